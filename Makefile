@@ -128,6 +128,7 @@ ports/node/node_modules: ports/node/package.json
 
 ports: setup ports/node/node_modules ## test and pack the ports for Node and Go, and the player of the vectors; needs Node, npm and Go
 	CI=true $(BIN)/pytest tests/project/test_ports.py
+	@mkdir -p build
 	cd ports/node && npm run --silent types && npm pack --silent --pack-destination ../../build
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build ports/python
 	@ls build/turngate-port-*.tgz build/turngate_vectors-*.whl

@@ -20,7 +20,7 @@ from turngate import OutcomeUnknown, TurngateError, WhenBusy
 
 SESSIONS = 16
 INTERRUPTED = 4
-"""Only in so many sessions are there prompts that interrupt: their cancels have no call of their own."""
+"""The number of sessions with prompts that interrupt: their cancels have no call of their own."""
 AGAIN = 3
 """How often a call whose outcome is unknown is repeated under its key."""
 

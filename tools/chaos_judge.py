@@ -50,7 +50,7 @@ class Call:
 
 
 def calls_in(log: Iterable[Line]) -> list[Call]:
-    """Return the calls of a log, with what came of them."""
+    """Return the calls of a log, with their results."""
     found: dict[str, Call] = {}
     for line in log:
         if line["event"] == "call":
@@ -380,7 +380,7 @@ class _Onlooker:
         return self._orders[self._life]
 
     def _go_back(self, lines: int) -> None:
-        """Go on where it was after so many lines."""
+        """Go on where it was after this number of lines."""
         self.counts["streams"] += 1
         self.counts["reconnections with a cursor"] += 1
         if self._branch and self._branch[-1][0] > lines:

@@ -16,7 +16,7 @@ import sqlite3
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -214,7 +214,7 @@ class PostgresStore:
         return asyncio.run(ask())
 
     @contextlib.asynccontextmanager
-    async def _connected(self) -> Any:
+    async def _connected(self) -> AsyncIterator[Any]:
         import asyncpg  # noqa: PLC0415 - only where it is wanted
 
         connection = await asyncpg.connect(self.spec, timeout=60)

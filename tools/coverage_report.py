@@ -57,11 +57,11 @@ LAYERS: Final = (
         ["*/turngate/durable/*"],
         95.0,
         {
-            "durable/_close": 82.0,
-            "durable/_turns": 86.0,
-            "durable/_sqlite_relay": 82.0,
-            "durable/_sqlite_thread": 88.0,
-            "durable/feed/_feed": 94.0,
+            "durable/_close": 100.0,
+            "durable/_turns": 100.0,
+            "durable/_sqlite_relay": 100.0,
+            "durable/_sqlite_thread": 100.0,
+            "durable/feed/_feed": 100.0,
         },
     ),
 )

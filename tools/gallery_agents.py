@@ -173,7 +173,7 @@ def _about(agent: Agent, result: Mapping[str, Any]) -> Iterator[str]:
         if _verdict(result, judged) == "unknown":
             why: str = result["properties"].get(judged, {}).get("why", "the kit does not judge it")
             reasons.setdefault(WHY.get(why, why), []).append(judged)
-    yield from (f"* Not put to the test: {', '.join(alike)} ({why})." for why, alike in reasons.items())
+    yield from (f"* Not tested: {', '.join(alike)} ({why})." for why, alike in reasons.items())
 
 
 def whole_page() -> str:

@@ -9,10 +9,11 @@ from typing import Any
 from gallery_peers import FOLDER, HISTORY_OF, Peer
 from turngate_model import Property
 from turngate_verify.conform import JUDGED
+from turngate_verify.conform.result import UNTESTED
 from turngate_verify.words import counted
 
 WORDS = {"holds": "holds", "violated": "**violated**", "flaky": "flaky", "unknown": ""}
-WHY = {"nothing has put it to the test": "every program that came so far had broken something else before"}
+WHY = {UNTESTED: "every program that got that far had already broken something else"}
 _SAID_BELOW = (Property.NO_RESIDUE, Property.ON_RECORD)
 
 INTRODUCTION = f"""\
@@ -20,36 +21,36 @@ INTRODUCTION = f"""\
 
 Software that people use to serialise the work of a session, held to the properties of [SPEC.md](SPEC.md),
 section 4, by the [conformance kit](docs/guides/adapter.md). None of it promises these properties, and most of
-it was made for something else. So a finding says what was done, what was seen and what the property asks for,
-and not that something is broken. Each peer is used as its own documentation says; read its adapter in
-[{FOLDER}/]({FOLDER}/) to check that. The versions are pinned. This page is generated: `make gallery` checks
-the peers again and writes it, so that a change is a diff.
+it was made for something else. So a finding says what was done, what was seen and what the property requires;
+it does not say that the software is broken. Each peer is used as its own documentation says; read its
+adapter in [{FOLDER}/]({FOLDER}/) to check that. The versions are pinned. This page is generated:
+`make gallery` checks the peers again and writes it, so that a change is a diff.
 
 **holds**: no program that was played breaks it; that is evidence, not proof. **violated**: the program
-below breaks it, each time that it is played. **flaky**: a program broke it, and did not when it was played
-again. An empty cell: not put to the test, for the reason given below. Races were not tried
+below breaks it each time it is played. **flaky**: a program broke it once, but not when it was played
+again. An empty cell: not tested, for the reason given below. Races were not tried
 where bursts are left out: the kit waited for each operation before it called the next. How deep the kit looks
-depends on how fast the machine is: that number may change where nothing else does.
+depends on the speed of the machine, so that number may change when nothing else does.
 """
 
 RECORDED = """\
 ## Recorded over HTTP
 
-What callers and runners write down themselves is judged by `turngate trace --intervals`
+`turngate trace --intervals` judges what callers and runners log themselves
 ([guide](docs/guides/intervals.md)); `make galleryhistory` records it and writes this section. One process
 serves {peer} {version}, in memory, and its graph records when each turn starts and ends. Two other processes
 send prompts with the strategy enqueue to the same threads, cancel them, and record each call. There is no
-cancel of a thread: a cancel asks for the runs that are pending, then for those that are running, and cancels
-these. A proxy delays some requests and answers.
+cancel of a thread: to cancel one, the caller asks for its pending runs, then for its running ones, and
+cancels these. A proxy delays some requests and answers.
 """
 
 NEVER = """\
-## What was not put to the test
+## What was not tested
 
-NO_RESIDUE and ON_RECORD: no adapter shows what its peer holds in memory, or what it writes down. Nothing is
-said of speed, of durability, of several machines, of networks that fail, of retries and of time limits, and
-of several processes only in the next section; and nothing of other ways to use these peers. What a peer has
-no operation for was left out, and its section lists that.
+NO_RESIDUE and ON_RECORD: no adapter shows what its peer holds in memory, or what it writes down. Speed,
+durability, several machines, failing networks, retries, time limits, and other ways to use these peers were
+not tested. Several processes are tested in the next section only. If a peer has no operation for something,
+it was left out, and its section lists that.
 """
 
 
@@ -134,14 +135,14 @@ def _finding(peer: Peer, each: Property, said: Mapping[str, Any]) -> Iterator[st
 
 
 def _not_shown(peer: Peer, result: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what was not put to the test, and why."""
+    """Yield what was not tested, and why."""
     reasons: dict[str, str] = dict(peer.not_judged)
     for each in JUDGED:
         if each not in reasons and _verdict(peer, result, each) == "unknown" and each not in _SAID_BELOW:
             reasons[each] = result["properties"].get(each, {}).get("why", "the kit does not judge it")
     for why in dict.fromkeys(reasons.values()):
         alike = ", ".join(each for each in reasons if reasons[each] == why)
-        yield f"* Not put to the test: {alike} ({WHY.get(why, why)})."
+        yield f"* Not tested: {alike} ({WHY.get(why, why)})."
     left_out = [words.split(":")[0] for words in result["left_out"]]
     yield f"* Left out: {', '.join(left_out)}."
 

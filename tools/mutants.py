@@ -26,6 +26,7 @@ import argparse
 import ast
 import collections
 import contextlib
+import copy
 import difflib
 import functools
 import gc
@@ -56,7 +57,6 @@ from mutants_warm import Warm, is_replaceable, put_in_place
 
 # They have no types, and are there for `make mutants` alone.
 parso: Any = importlib.import_module("parso")
-mutating: Any = importlib.import_module("cosmic_ray.mutating")
 plugins: Any = importlib.import_module("cosmic_ray.plugins")
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -213,19 +213,25 @@ def mutants_of(module: str, order: random.Random | None = None) -> Iterator[Muta
     operators: list[Any] = [RemoveStatement()]
     operators += [plugins.get_operator(name)() for name in plugins.operator_names() if name not in UNUSED]
     nodes = [*_nodes(parso.parse(source))]
+    lines = [0, *itertools.accumulate(map(len, source.splitlines(keepends=True)))]
     places = [
-        (operator, occurrence)
+        (operator, node, index)
         for operator in operators
-        for occurrence in range(sum(len([*operator.mutation_positions(node)]) for node in nodes))
+        for node in nodes
+        for index, _ in enumerate(operator.mutation_positions(node))
     ]
     if order is not None:
         order.shuffle(places)
-    for operator, occurrence in places:
+    for operator, node, index in places:
         try:
-            mutated = mutating.mutate_code(source, operator, occurrence)
+            changed = operator.mutate(copy.deepcopy(node, {id(node.parent): node.parent}), index)
         except AttributeError:  # it replaces names of exceptions, and cannot replace `a.b`
             continue
-        if mutated is None or mutated in seen:
+        start, end = (
+            lines[line - 1] + column for line, column in (node.get_start_pos_of_prefix(), node.end_pos)
+        )
+        mutated = source[:start] + ("" if changed is None else changed.get_code()) + source[end:]
+        if mutated in seen:
             continue
         seen.add(mutated)
         with contextlib.suppress(SyntaxError):

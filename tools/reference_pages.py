@@ -33,7 +33,7 @@ commands themselves (`make reference`).
 | 0 | everything holds, or the command did what it was asked to do |
 | 1 | something is violated, or stale |
 | 2 | bad input; one line on standard error says what would be right |
-| 3 | unknown: a limit was reached, or nothing was put to the test |
+| 3 | unknown: a limit was reached, or nothing was tested |
 | 70 | an error of Turngate itself |
 | 130 | interrupted |
 

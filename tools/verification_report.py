@@ -35,7 +35,7 @@ CHAOS = {
     "calls of unknown outcome": ("calls unknown",),
     "turns": ("turns",),
     "runs": ("runs",),
-    "RunCompletes heard by onlookers": ("onlookers: RunCompletes heard",),
+    "RunCompletes received by onlookers": ("onlookers: RunCompletes heard",),
     "reconnections of onlookers with a cursor": ("onlookers: reconnections with a cursor",),
     "onlookers told to begin again": ("onlookers: begun again after a purge or a restore",),
 }

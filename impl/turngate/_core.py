@@ -1,7 +1,7 @@
 """The session core: decides, never awaits, never calls out.
 
-A run is accepted, then enters: cancelled on entry, queued or active. `complete` is terminal. A move that is
-not in `MOVES` is never made: attempting it raises UndeclaredMove and changes nothing.
+A run is accepted, then enters: cancelled on entry, queued or active. `complete` is terminal. A change of
+state that is not in `MOVES` is never made: attempting it raises UndeclaredMove and changes nothing.
 
 A turn is starting until its runner is called, running while it is, settling while its messages are written.
 Where the number of runner calls is limited, it may be waiting for a place before that. Only a running turn is
@@ -19,10 +19,10 @@ A cancel covers what was accepted before it and is not complete. Of the accepted
 sequence is at most the mark, because a run accepted later has a higher one. The mark goes back to 0 as soon
 as no accepted run is left for it. An accepted run that is covered alone carries `covered` instead.
 
-The line is made of the waiting runs, accepted or queued, in the order of their ranks. A rank is the run's
-sequence until the run is moved; a move permutes the ranks of waiting runs and invents none. Coverage depends
-on the sequence, order on the rank, and nothing on both. A held run is skipped: it stays queued until it is
-resumed.
+The waiting runs, accepted or queued, have positions, in the order of their ranks (`line`). A rank is the
+run's sequence until the run is moved; a move permutes the ranks of waiting runs and invents none. Coverage
+depends on the sequence, order on the rank, and nothing on both. A held run is skipped: it stays queued until
+it is resumed.
 
 A run that is cancelled on entry settles as a turn of its own, covered from the start, so no runner is called
 for it; it is not the session's turn.
@@ -68,7 +68,7 @@ class State(StrEnum):
 
 ACCEPTED, CANCEL_ON_ENTRY, QUEUED, ACTIVE, COMPLETE = State
 
-#: Every move that a run can make: for each trigger the state it leads from, and the states it may lead to.
+#: Every change of state: for each trigger the state it leads from, and the states it may lead to.
 MOVES: Final = {
     "enter": (ACCEPTED, (CANCEL_ON_ENTRY, QUEUED, ACTIVE)),
     "release": (ACCEPTED, (COMPLETE,)),
@@ -140,7 +140,7 @@ class Queue:
             self._heap = sorted(self.free)  # which is a heap
 
     def take_all(self) -> list[RunRecord]:
-        """Take out every run, in line order."""
+        """Take out every run, in the order of their positions."""
         runs = self.in_order()
         self.refill(())
         return runs
@@ -154,13 +154,13 @@ class Queue:
             self.add(run)
 
     def in_order(self) -> list[RunRecord]:
-        """Return the runs, held ones included, in line order."""
+        """Return the runs, held ones included, in the order of their positions."""
         if not self.held:
             return [self.free[rank] for rank in sorted(self.free)]
         return sorted([*self.free.values(), *self.held.values()], key=lambda run: run.rank)
 
     def free_in_order(self) -> list[RunRecord]:
-        """Return the runs that are not held, in line order."""
+        """Return the runs that are not held, in the order of their positions."""
         return [self.free[rank] for rank in sorted(self.free)]
 
 
@@ -262,7 +262,7 @@ class Entry(NamedTuple):
 
 
 def moved(entry: dict[str, Any]) -> Moved:
-    """Return the move that an entry of a recorded history describes."""
+    """Return the decision that an entry of a recorded history describes."""
     state, runs = entry.get("state"), entry.get("runs")
     return Moved(
         entry["session"],
@@ -390,10 +390,10 @@ class SessionCore:
         dropped = self.queue.in_order()
         return dropped, self._decided(self._drop_queue("cleared", CLEARED))
 
-    # Inputs from callers who manage the line.
+    # Inputs from callers who change waiting runs.
 
     def line(self) -> list[RunRecord]:
-        """Return the waiting runs, accepted or queued, in line order."""
+        """Return the waiting runs, accepted or queued, in the order of their positions."""
         return sorted([*self.accepted.values(), *self.queue.in_order()], key=_by_rank)
 
     def hold(self, run: RunRecord | None = None) -> tuple[list[RunRecord], Decided]:
@@ -645,7 +645,10 @@ class SessionCore:
         return effects, entries or ()
 
     def _move(self, run: RunRecord, trigger: str, to: State, **more: Any) -> None:
-        """Make a move and note it; raise if the lifecycle does not declare it. `_complete` notes its own."""
+        """Change the state of a run and note it; raise if the lifecycle does not declare that.
+
+        `_complete` notes its own.
+        """
         before, goals = MOVES[trigger]
         if run.state is not before or to not in goals:
             raise UndeclaredMove(f"{trigger} of run {run.run_id} from {run.state} to {to}")
@@ -666,7 +669,7 @@ class SessionCore:
         message_id: str | None = None,
         folded_into: str | None = None,
     ) -> Publish:
-        """Make the one RunComplete of the run: no move leads from `complete` to a second."""
+        """Make the one RunComplete of the run: nothing leads from `complete` to a second."""
         before, cancelled = run.state, outcome == "cancelled"
         self._move(run, trigger, COMPLETE)
         run.held = False

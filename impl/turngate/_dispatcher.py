@@ -68,7 +68,7 @@ class Dispatcher:
     completions_bytes  about how many bytes they may take, by the same rule
     delta_limit        unread deltas and notes per subscriber, beyond which these are dropped and counted
     delta_bytes        bytes of these per subscriber, by the same rule
-    complete_limit     unread RunCompletes and moves per subscriber, beyond which it is cut off
+    complete_limit     unread RunCompletes and decisions per subscriber, beyond which it is cut off
     settle_timeout     seconds that the store may take to write a turn
     turns_limit        runner calls at once over all sessions; turns beyond it wait for a place, and can be
                        cancelled meanwhile without their runner being called
@@ -238,7 +238,7 @@ class Dispatcher:
             return await run.wait()
         complete = self._completions.find(run_id)
         if complete is None:
-            raise UnknownRun(f"run {run_id!r} is not known, or its completion is no longer kept")
+            raise UnknownRun(f"run {run_id!r} is unknown, or its completion is no longer kept")
         return complete
 
     # Cancelling.
@@ -297,7 +297,7 @@ class Dispatcher:
 
         return self._once(key, ("clear_queue", session_id), clear).runs
 
-    # Managing the line.
+    # Changing waiting runs.
 
     async def hold(self, session_id: str, *, key: str | None = None) -> list[Run]:
         """Hold every waiting run of the session, accepted or queued; return those that were not held before.
@@ -306,29 +306,29 @@ class Dispatcher:
         not held. Cancels, clears and limits treat held runs like any other. Never waits. `key` is an
         idempotency key, as for `cancel`.
         """
-        return self._hold_or_resume("hold", session_id, None, key)
+        return self._hold_or_resume("hold", session_id, key)
 
     async def hold_run(self, run_id: str, *, key: str | None = None) -> list[Run]:
         """Hold this run, as `hold` does; return it in a list, which is empty if it was held already.
 
         Raises UnknownRun, or NotWaiting if it is not accepted or queued.
         """
-        return self._hold_or_resume("hold", None, run_id, key)
+        return self._hold_or_resume("hold", "", key, run_id)
 
     async def resume(self, session_id: str, *, key: str | None = None) -> list[Run]:
-        """Resume every held run of the session, and return them in line order. Never waits.
+        """Resume every held run of the session, and return them in order. Never waits.
 
         If no turn is active, the first queued run that is not held starts. `key` is an idempotency key, as
         for `cancel`.
         """
-        return self._hold_or_resume("resume", session_id, None, key)
+        return self._hold_or_resume("resume", session_id, key)
 
     async def resume_run(self, run_id: str, *, key: str | None = None) -> list[Run]:
         """Resume this run, as `resume` does; return it in a list, which is empty if it was not held.
 
         Raises UnknownRun, or NotWaiting if it is not accepted or queued.
         """
-        return self._hold_or_resume("resume", None, run_id, key)
+        return self._hold_or_resume("resume", "", key, run_id)
 
     async def stop(self, session_id: str, *, turn: str | None = None, key: str | None = None) -> Covered:
         """Cover the active turn alone and hold what waits, in one step. Never waits.
@@ -499,7 +499,7 @@ class Dispatcher:
         return self._sessions.core(session_id).turn is not None
 
     def queued(self, session_id: str) -> list[Run]:
-        """Return the queued runs of the session, in line order."""
+        """Return the queued runs of the session, in order."""
         self._loop.check_thread()
         return self._sessions.handles(self._sessions.core(session_id).queue.in_order())
 
@@ -564,8 +564,8 @@ class Dispatcher:
     def subscribe(self, session_id: str | None = None, *, moves: bool = False) -> Subscription:
         """Receive the events of the session, or of all, from now on; see `Subscription`.
 
-        With `moves`, receive every move as well (accept, enter, fold, handoff, cancel, clear, ...), and the
-        RunCompletes of runs that have a hook, all in the order in which the dispatcher decided.
+        With `moves`, also receive every decision (accept, enter, fold, handoff, cancel, clear, ...) as a
+        `Moved`, and the RunCompletes of runs that have a hook, all in the order of the decisions.
         """
         self._loop.check_loop()
         subscription = Subscription(
@@ -651,13 +651,13 @@ class Dispatcher:
         return Covered(self._effects.perform_for(core, *core.cancel()))
 
     def _hold_or_resume(
-        self, which: Literal["hold", "resume"], session_id: str | None, run_id: str | None, key: str | None
+        self, which: Literal["hold", "resume"], session_id: str, key: str | None, run_id: str | None = None
     ) -> list[Run]:
         self._loop.check_loop()
 
         def call() -> Covered:
             run = None if run_id is None else self._in_flight(run_id)
-            core = self._sessions.core(str(session_id) if run is None else run.session_id)
+            core = self._sessions.core(session_id if run is None else run.session_id)
             step = core.hold if which == "hold" else core.resume
             return Covered(self._effects.perform_for(core, *step(None if run is None else run.record)))
 
@@ -678,5 +678,5 @@ class Dispatcher:
         if run is None and run_id in self._completions:
             raise NotWaiting(f"run {run_id} is complete: it does not wait any more", COMPLETE)
         if run is None:
-            raise UnknownRun(f"run {run_id!r} is not known, or its completion is no longer kept")
+            raise UnknownRun(f"run {run_id!r} is unknown, or its completion is no longer kept")
         return run

@@ -121,7 +121,7 @@ class Journal:
         """When the last line of a stream was decided."""
 
     def tell(self, entries: Iterable[Entry]) -> None:
-        """Pass journal entries to the log, the recording and the subscribers to moves.
+        """Pass journal entries to the log, the recording and the subscribers with `moves`.
 
         Each of them gets every entry, whatever the others do. A recording that raises gets no more. Entries
         that are decided meanwhile wait until all three have got the earlier ones.
@@ -167,7 +167,7 @@ class Journal:
 
 
 class Effects:
-    """Performs effects, and hears from the turns that it has started; see `TurnHost`.
+    """Performs effects, and is called by the turns that it has started; see `TurnHost`.
 
     `drawn_prefix` begins the run ids that the dispatcher itself draws.
     """

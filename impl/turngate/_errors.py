@@ -21,7 +21,7 @@ TurngateError
 ├── UnknownSchema        the file, or the ledger, was written by a newer turngate
 ├── LedgerUnavailable    on a ledger, any call: it cannot be reached, and nothing was done
 │   └── OutcomeUnknown   on a ledger or a server: whether it was done cannot be told
-└── UndeclaredMove       core: a move that the lifecycle does not declare
+└── UndeclaredMove       core: a change of state that the lifecycle does not declare
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class OutcomeUnknown(LedgerUnavailable):
 
 
 class UndeclaredMove(TurngateError):
-    """A run was asked to make a move that the lifecycle does not declare; nothing was changed."""
+    """A change of state that the lifecycle does not declare was attempted; nothing was changed."""
 
 
 def counted(number: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""Subscriptions, and the events they receive: deltas, notes, moves, and one RunComplete per run."""
+"""Subscriptions, and the events they receive: deltas, notes, decisions, and one RunComplete per run."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class TurnStream(Protocol):
 class Subscription:
     """The events of one session, or of all, from the moment of subscribing: iterate to receive them.
 
-    A reader that lags loses deltas and notes, counted in `dropped`, but never a RunComplete or a move. A
+    A reader that lags loses deltas and notes, counted in `dropped`, but never a RunComplete or a decision. A
     reader that leaves more than `complete_limit` of these unread is cut off: what is buffered is still
     delivered, and then iterating raises SubscriberCutOff. On a ledger a subscription is also cut off when a
     RunComplete cannot be delivered: it was purged first, or the ledger failed while the dispatcher closed.
@@ -176,7 +176,7 @@ class Subscription:
             self._sizes.append(size)
             self._unread_bytes += size
         elif len(self._unread) - len(self._sizes) >= self._complete_limit:
-            self.cut_off(f"more than {self._complete_limit} RunCompletes and moves were left unread")
+            self.cut_off(f"more than {self._complete_limit} RunCompletes and decisions were left unread")
             return
         self._unread.append(event)
         self._waiters.wake()

@@ -19,7 +19,7 @@ from turngate._errors import TurnEnded, TurngateError, UnknownRun
 from turngate._events import Delta, Note, Waiters
 from turngate._log import call_back, guard
 from turngate._loop import clean_up
-from turngate._prompt import check_callback, decode, encode, seconds, whole_number
+from turngate._prompt import check_callback, decode, encode, plain, seconds, whole_number
 from turngate._turn import current_turn
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Home(Protocol):
 class Run:
     """The life of one prompt, from accept to its RunComplete. Read it and await it; do not change it.
 
-    `complete` is the RunComplete, None until there is one. In a handle that `find` had to make anew for a
+    `complete` is the RunComplete, None until there is one. In a handle that `find` had to make for a
     complete run, `prompt` and `attachments` are empty.
     """
 
@@ -347,6 +347,7 @@ class Turn:
         """
         if not isinstance(text, str):
             raise TypeError(f"a turn writes strings, not {type(text).__name__}")
+        text = plain(text)
         with self._lock:
             self.check_open("write to")
             if text:
@@ -367,7 +368,7 @@ class Turn:
         """
         if not isinstance(kind, str):
             raise TypeError(f"the kind of a note must be a string, not {type(kind).__name__}")
-        text = encode(data, "turn.emit")
+        kind, text = plain(kind), encode(data, "turn.emit")
         run = self.run.record
         note = Note(run.session_id, run.run_id, kind, decode(text))
         with self._lock:
@@ -392,7 +393,7 @@ class Turn:
         """Take in the queued follow-ups that may join this turn, and return them; none once it is cancelled.
 
         In memory it never waits, so it is never cancelled half-way. On a ledger, if it is cancelled while it
-        waits, follow-ups that were taken in on record are among `runs` all the same; it raises TurnEnded if
+        waits, follow-ups that were taken in on record are among `runs` anyway; it raises TurnEnded if
         the turn was given up.
         """
         return await self.home.fold(self)
@@ -543,8 +544,8 @@ class Covered:
     """The runs that a cancel covered, in sequence order; false when nothing was in flight.
 
     `known` is false when a cancel was for one run and the dispatcher does not know that run (any more). After
-    `stop` and `send_now`, `held` are the runs that this call held, and `waiting` all that still wait, in line
-    order.
+    `stop` and `send_now`, `held` are the runs that this call held, and `waiting` all that still wait, in the
+    order of their positions.
     """
 
     runs: list[Run]
@@ -563,7 +564,7 @@ class SessionView(NamedTuple):
     turn has written so far, `covered` says whether a cancel covers it, `since` when it became active (in
     seconds since the epoch), `phase` is "waiting" (for a place, see `turns_limit`), "starting", "running" or
     "settling". `accepted` have not entered, `settling` were cancelled on entry and are being written down.
-    `waiting` are the accepted and the queued runs together, in line order.
+    `waiting` are the accepted and the queued runs together, in order.
     """
 
     session_id: str

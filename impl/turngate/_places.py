@@ -1,8 +1,8 @@
 """Places for runner calls: the limit on concurrent runner calls over all sessions.
 
-A turn that finds none free waits in line, in the order in which turns became active. A cancel that comes
-meanwhile takes it out of the line, and it settles without its runner being called. A turn gives its place
-back when its runner has ended, before it settles.
+A turn that finds none free waits for one, in the order in which turns became active. If a cancel comes
+meanwhile, the turn waits no longer, and settles without its runner being called. A turn gives its place back
+when its runner has ended, before it settles.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Places:
-    """The free places, the turns that have one, and the turns in line."""
+    """The free places, the turns that have one, and the turns that wait for one."""
 
     __slots__ = ("free", "holders", "line")
 
@@ -26,7 +26,7 @@ class Places:
         self.line: dict[Turn, None] = {}
 
     def take(self, turn: Turn) -> bool:
-        """Take a place for the turn, or put it in line; a covered turn needs none."""
+        """Take a place for the turn, or let it wait for one; a covered turn needs none."""
         if turn.covered:
             self.leave_line(turn)
             return True
@@ -45,7 +45,7 @@ class Places:
         return turn in self.holders
 
     def leave_line(self, turn: Turn) -> None:
-        """Take the turn out of the line."""
+        """Let the turn wait no longer."""
         self.line.pop(turn, None)
 
     def give_back(self, turn: Turn) -> Turn | None:

@@ -49,7 +49,7 @@ def encode(data: object, where: str) -> str:
         _check(data, _LEVELS)
         return json.dumps(data, sort_keys=True)
     except (TypeError, ValueError, RecursionError) as wrong:
-        raise TypeError(f"{where} takes what JSON can say: {wrong}") from None
+        raise TypeError(f"{where} must be JSON: {wrong}") from None
 
 
 def decode(text: str | None) -> Any:

@@ -258,9 +258,11 @@ def _migrate(connection: sqlite3.Connection) -> None:
                 for statement in statements:
                     connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
-    if _version(connection) > len(_MIGRATIONS):
+    version, known = _version(connection), len(_MIGRATIONS)
+    if version > known:
         raise UnknownSchema(
-            f"the messages are of schema {_version(connection)}; this turngate knows {len(_MIGRATIONS)}"
+            f"the messages have schema version {version}, and this turngate knows versions up to {known}; "
+            "use a newer turngate"
         )
 
 

@@ -121,4 +121,4 @@ def _call(name: str, failed: Callable[[BaseException], object], exc: BaseExcepti
     try:
         failed(exc)
     except Exception as raised:
-        log_error(raised, "telling of the failure of %s raised", name)
+        log_error(raised, "reporting the failure of %s raised", name)

@@ -7,7 +7,7 @@ The task factory of the loop, whatever that is, makes the task. There are three 
 2. The task ends without taking its first step: it was cancelled before that, or the factory never ran it.
 Then
    a plain task ends the turn, without the runner.
-3. There is no task: the factory raised, or returned something else. It may have made one all the same, so one
+3. There is no task: the factory raised, or returned something else. It may have made one anyway, so one
    step of the loop later this becomes case 1 or case 2. On a closed loop the turn ends at once.
 
 Both dispatchers run their turns here. Where they differ, they implement `TurnHost`.
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from turngate._core import SETTLING
 from turngate._log import describe, guard, log_error, log_or_propagate, raise_in_loop
 from turngate._loop import StandIn
+from turngate._prompt import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
@@ -151,8 +152,8 @@ class TurnRunner:
     def _end_at_once(self, turn: Turn) -> None:
         """End a turn on a closed loop.
 
-        Its place goes to the next turn in line, and its session to its successor. These turns end one after
-        the other, not one inside the other, because there may be many.
+        Its place goes to the next turn that waits for one, and its session to its successor. These turns end
+        one after the other, not one inside the other, because there may be many.
         """
         self._to_end.append(turn)
         if self._is_ending:
@@ -179,7 +180,7 @@ class TurnRunner:
             guard("cancelling a turn's task", execution.made.cancel)
 
     def leave_line(self, turn: Turn) -> None:
-        """Take a turn that will not run here out of the line for a place."""
+        """Let a turn that will not run here wait for a place no longer."""
         if self._places is not None:
             self._places.leave_line(turn)
 
@@ -194,7 +195,7 @@ class TurnRunner:
             await _pause()
         task = turn.task = current_task()
         if task is None:
-            raise RuntimeError("the task factory runs the turn outside of any task")
+            raise RuntimeError("the task factory runs the turn outside any task")
         if execution.made is task:
             task.remove_done_callback(execution.is_over)
         elif execution.made is not None:
@@ -210,7 +211,9 @@ class TurnRunner:
             try:
                 if unbegun is None and await host.begin(turn):
                     text = await self._runner(turn)
-                    if text is not None and not isinstance(text, str):
+                    if isinstance(text, str):
+                        text = plain(text)
+                    elif text is not None:
                         text, error = None, f"the runner returned {type(text).__name__}, not str or None"
             except BaseException as exc:
                 error, stopped_by = _failure(exc, turn)

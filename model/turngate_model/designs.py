@@ -165,7 +165,7 @@ _IN_LINE: tuple[Design[Property], ...] = (
     Design("move-duplicates", "A move inserts before it removes.", (_P.EXACTLY_ONE_COMPLETE,)),
     Design(
         "cancel-by-place",
-        "The mark is compared with the position in line instead of the sequence.",
+        "The mark is compared with the position of a run instead of its sequence.",
         (_P.NEVER_POISONED, _P.FULL_COVERAGE),
     ),
     Design("made-up-rank", "A move to the end takes the highest rank plus one.", (_P.FIFO,)),

@@ -101,15 +101,15 @@ class Guard(IntFlag):
 
 GUARD_MEANINGS = {
     Guard.COVERED: "a cancel applies to the run: it came after the accept and before the RunComplete",
-    Guard.OCCUPIED: "a turn of the session is active, or a run is queued that is not held",
-    Guard.FIRST: "no other run that is queued in the session and not held is ahead of it",
-    Guard.VACATED: "the turn before it has ended and its runs are complete",
-    Guard.JOINABLE: "a turn of the session is running that no cancel covers",
+    Guard.OCCUPIED: "a turn of the session is active, or a run that is not held is queued",
+    Guard.FIRST: "every queued run that is ahead of it is held",
+    Guard.VACATED: "no turn is active: the turn before it has ended, and its runs are complete",
+    Guard.JOINABLE: "the session has a running turn that no cancel covers",
     Guard.FOLDABLE: "the run may join a turn that is already active",
-    Guard.CLEARED: "the queue was cleared while the run was in it, or the one turn that it was for has ended",
+    Guard.CLEARED: "the queue was cleared while the run was in it, or the one turn that it is for has ended",
     Guard.SETTLED: "the messages of the run are written, or writing them has failed",
     Guard.HELD: "a hold came while the run waited, and the run has not been resumed since",
-    Guard.BOUND: "the run is for one turn alone, and may have none of its own",
+    Guard.BOUND: "the run is for one turn alone, and may not have a turn of its own",
 }
 
 

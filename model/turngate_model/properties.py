@@ -50,7 +50,7 @@ _SENTENCES = {
     ),
     Property.ONE_TURN: "At most one turn runs per session at any instant.",
     Property.NO_STRAND: (
-        "When no turn is active every queued run is held: a turn that fails or is cancelled hands off like "
+        "When no turn is active, every queued run is held: a turn that fails or is cancelled hands off like "
         "one that finishes."
     ),
     Property.FIFO: (
@@ -74,9 +74,10 @@ _SENTENCES = {
         "the run is resumed; it does not keep a run that is accepted later."
     ),
     Property.AS_EDITED: (
-        "An acknowledged edit is what the runner is given; once the run is active an edit is refused."
+        "The runner is given what the last acknowledged edit says; once the run is active, "
+        "an edit is refused."
     ),
-    Property.DECLARED_MOVE: "Every move of a run is one that the machine declares.",
+    Property.DECLARED_MOVE: "Every state change of a run is one that the machine declares.",
     Property.REFINES: "Every state of the mechanism maps to the state of the abstract session beside it.",
 }
 

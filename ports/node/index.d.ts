@@ -40,7 +40,10 @@ export interface Port {
   readonly runner: Runner;
   /** Shows the RunComplete of a run, where a caller would learn of it. */
   readonly complete: (run: string, outcome?: Outcome) => void;
-  /** Shows the RunComplete of a run when its promise is settled. */
+  /**
+   * Shows the RunComplete of a run when its promise is settled. A run whose promise is rejected was cancelled if
+   * `isCancel` says so; by default, if the error is an AbortError.
+   */
   readonly watch: (run: string, promise: PromiseLike<unknown>, isCancel?: (error: unknown) => boolean) => void;
   /** Shows that a prompt was refused. */
   readonly refused: (run: string) => void;

@@ -13,12 +13,15 @@ export async function serve(make, features) {
   }
 }
 
+// These may last until their run is complete.
+const MAY_WAIT = new Set(['accept', 'enter', 'interrupt', 'reject', 'into', 'fold', 'finish', 'fail']);
+
 // One dispatcher at a time behind the port. `make` is a class with submit, cancel and clear, whose constructor gets a
 // runner and a callback for completions; or a function that gets a port and returns an operation for each of the
 // features, and `close` if there is one. An operation of a real-time dispatcher returns a promise, which is settled when
 // the dispatcher has taken the operation in.
 export class Subject {
-  #make; #inRealTime; #port; #operations;
+  #make; #inRealTime; #port; #operations; #calls = new Map();
 
   constructor(make, features = ['cancel', 'clear']) {
     this.#make = make;
@@ -32,6 +35,7 @@ export class Subject {
     if (question.op === 'reset') {
       await this.close();
       this.#port = new Port(this.#inRealTime);
+      this.#calls.clear();
       this.#operations = { ...(await adapted(this.#make, this.#port)), ...this.#port.runners() };
     } else if (question.op === 'residue') {
       answer.residue = await this.#operations.residue();
@@ -40,13 +44,26 @@ export class Subject {
       for (const each of question.op === 'burst' ? question.ops : [question]) {
         if (each.after) await new Promise((go) => setTimeout(go, each.after));
         if (!this.#operations[each.op]) throw new Error(`the subject has no operation ${each.op}`);
-        calls.push(this.#operations[each.op](each));
+        const call = this.#operations[each.op](each);
+        calls.push(call);
+        if (!MAY_WAIT.has(each.op)) this.#expect(call, each.op);
       }
       if (this.#inRealTime) await Promise.all(calls);
     }
     // Every settled promise runs its reactions before the loop turns: after that, nothing more happens.
     await turnOfTheLoop();
+    const [hangs] = this.#calls.values();
+    if (hangs && this.#port.isQuiet && !this.#inRealTime) {
+      throw new Error(`${hangs} hangs: its promise is pending, although nothing is in flight any more`);
+    }
     return { ...answer, ...this.#port.shown() };
+  }
+
+  // A call whose promise is pending must return when nothing is in flight, at the latest.
+  #expect(call, op) {
+    if (typeof call?.then !== 'function') return;
+    this.#calls.set(call, op);
+    call.then(() => this.#calls.delete(call));
   }
 
   async close() {
@@ -57,7 +74,7 @@ export class Subject {
 
 // What one program sees. A later program has a port of its own, so it hears nothing of an earlier one.
 class Port {
-  #inRealTime; #accepted = new Set(); #atWork = new Map(); #open = new Map(); #seen = [];
+  #inRealTime; #accepted = new Set(); #atWork = new Map(); #open = new Map(); #inFlight = new Set(); #seen = [];
 
   constructor(inRealTime) {
     this.#inRealTime = inRealTime;
@@ -75,10 +92,16 @@ class Port {
 
   accepts(run) {
     this.#accepted.add(run);
+    this.#inFlight.add(run);
+  }
+
+  get isQuiet() {
+    return this.#inFlight.size === 0;
   }
 
   refused = (run) => {
     this.#accepted.delete(run);
+    this.#inFlight.delete(run);
     this.#seen.push({ event: 'refused', run });
   };
 
@@ -86,8 +109,9 @@ class Port {
     this.#seen.push(this.#ended(run, outcome));
   };
 
-  // Shows how a run ended when its promise is settled, which may be before any caller learns of it.
-  watch = (run, promise, isCancel = () => false) => {
+  // Shows how a run ended when its promise is settled, which may be before any caller learns of it. Unless `isCancel`
+  // says otherwise, a promise that is rejected with an AbortError shows a run that was cancelled.
+  watch = (run, promise, isCancel = (error) => error?.name === 'AbortError') => {
     const at = { promise, event: null };
     const heard = (outcome) => {
       this.#open.delete(run);
@@ -111,6 +135,7 @@ class Port {
 
   #ended(run, { cancelled = false, error } = {}) {
     this.#accepted.delete(run);
+    this.#inFlight.delete(run);
     return { event: 'complete', run, cancelled, ...(error ? { error } : {}) };
   }
 

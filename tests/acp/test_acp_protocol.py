@@ -76,7 +76,7 @@ async def test_sessions_can_be_loaded_where_messages_are_kept(tmp_path: Path) ->
 
 @in_loop
 async def test_when_busy_is_checked() -> None:
-    with pytest.raises(ValueError, match="one of fold, queue, interrupt, reject, not 'wait'"):
+    with pytest.raises(ValueError, match=r"fold, queue, interrupt, reject.*'wait'"):
         await serve(Dispatcher(agent), when_busy="wait")  # type: ignore[arg-type]
 
 
@@ -373,6 +373,19 @@ async def test_a_permission_is_resolved_once_although_a_cancel_comes(tmp_path: P
             assert sum("method" in said and "id" in said for said in client.heard) == 1
 
 
+@on_both
+@in_loop
+async def test_a_permission_is_not_granted_after_a_cancel_from_elsewhere(kind: str, tmp_path: Path) -> None:
+    dispatcher = dispatcher_of(kind, tmp_path)
+    async with connected(dispatcher) as (client, _):
+        session = await client.new_session()
+        number = client.prompt(session, "shielded:t hold")
+        await client.question()
+        await dispatcher.cancel(session)
+        assert await client.outcome(number) == "cancelled"
+        assert client.text(session) == "t=None again=None "
+
+
 @in_loop
 async def test_a_permission_that_outlives_its_turn_is_not_granted() -> None:
     asking: list[asyncio.Task[str | None]] = []
@@ -424,7 +437,7 @@ async def test_what_json_cannot_say_is_refused_where_it_is_asked() -> None:
         for prompt in ("path", "nan", "set"):
             client.heard.clear()
             assert await client.outcome(client.prompt(session, prompt)) == "end_turn"
-            assert client.text(session).startswith("a request to the client takes what JSON can say: ")
+            assert "JSON" in client.text(session)
 
 
 @in_loop
@@ -477,7 +490,7 @@ async def test_there_is_no_client_where_none_has_asked() -> None:
     async with Dispatcher(curious) as d:
         complete = await d.ask("s", "x")
         assert complete.error is not None
-        assert "did not come over the Agent Client Protocol" in complete.error
+        assert "LookupError" in complete.error
 
 
 # What is refused.
@@ -507,7 +520,7 @@ async def test_lines_that_are_no_messages(tmp_path: Path) -> None:
         for line in (b'{"id": 1}', b'{"id": 1, "method": 2}', b'{"id": 1, "method": null}'):
             client.heard.clear()
             client.line(line)
-            answer = await client.hear()  # whoever waits for this id hears of it
+            answer = await client.hear()  # the runner that waits for this id learns of it
             assert (answer["id"], answer["error"]["code"]) == (1, -32600), line
         client.line(b"")
         client.line(b"   ")
@@ -527,7 +540,12 @@ async def test_requests_that_cannot_be_met(tmp_path: Path) -> None:
         no_ids: tuple[Any, ...] = (None, 5, True, [], {"a": 1})
         for wrong_id in no_ids:
             assert (await refused("session/prompt", sessionId=wrong_id, prompt=text))[0] == -32602
+            assert (await refused("session/cancel", sessionId=wrong_id))[0] == -32602
         assert (await refused("session/prompt", prompt=text))[0] == -32602
+        assert (await refused("session/cancel"))[0] == -32602
+        assert (await refused("$/cancel_request"))[0] == -32602
+        for wrong_id in (True, [], 1.5):
+            assert (await refused("$/cancel_request", requestId=wrong_id))[0] == -32602
         assert await refused("session/load", sessionId="x", cwd="/", mcpServers=[]) == (
             -32002,
             {"sessionId": "x"},

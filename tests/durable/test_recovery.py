@@ -347,13 +347,13 @@ async def test_orphans_are_recovered_each_by_its_step_and_it_is_logged(
         ("orphans", 30.0),
     ]
     for line in (
-        "run 'a' of session 'dead' runs again, attempt 2 of 3: the process that ran its turn died",
-        "session 'dead' has 2 more runs in its queue, to be run after that",
-        "run 'b' of session 'unowned' goes on here: its process left before the turn began",
-        "run 'c' of session 'unowned' goes on here: it was queued behind that turn",
-        "run 'r' of session 's' is active now: its process accepted it, and did not enter it",
+        "run 'a' of session 'dead' runs again, attempt 2 of 3",
+        "session 'dead' has 2 more runs",
+        "run 'b' of session 'unowned' goes on here",
+        "run 'c' of session 'unowned' goes on here",
+        "run 'r' of session 's' is active",
     ):
-        assert line in caplog.messages
+        assert any(message.startswith(line) for message in caplog.messages), line
     assert len(caplog.messages) == 5
 
 
@@ -367,7 +367,7 @@ async def test_recovery_goes_on_while_it_succeeds_but_not_forever(
     told.results = [None, OSError("broken"), OSError("broken"), OSError("broken")]
     await recovery_of(told)._recover_orphans()
     assert told.calls.count(("orphans", 30.0)) == 2  # of the second two, none could be
-    assert caplog.text.count("what a dead process has left could not be recovered") == 3
+    assert len([record for record in caplog.records if record.exc_info]) == 3
     monkeypatch.setattr(recovery_module, "_ROUNDS", 3)
     told.calls.clear()
     told.left, told.results = [dead] * 9, [None] * 18

@@ -149,7 +149,7 @@ async def test_items_that_cannot_be_sent_are_dropped_and_logged_unless_the_ledge
     told.wrong = [RuntimeError("broken")]
     relay.send(delta("b"))
     await relay.flush()
-    assert "what turns have streamed could not be relayed" in caplog.text
+    assert "broken" in caplog.text
     assert (told.relayed, relay.outbox) == ([], [])
 
 
@@ -186,7 +186,7 @@ async def test_it_listens_once_and_stops_once(caplog: pytest.LogCaptureFixture) 
     assert told.heard == [relay.on_message, None]
     told.wrong = [RuntimeError("broken")]
     relay.listen()
-    assert "listening to other processes, or no longer, raised" in caplog.text
+    assert "broken" in caplog.text
 
 
 @in_loop
@@ -239,4 +239,4 @@ async def test_an_invalid_message_is_logged(caplog: pytest.LogCaptureFixture) ->
     for message in ("", "[1]", '[["s"]]', '{"a": 1}'):
         caplog.clear()
         relay.on_message(message)
-        assert "what another process has sent makes no sense" in caplog.text
+        assert caplog.records

@@ -156,9 +156,9 @@ def test_a_backup_that_is_written_into_the_file_while_it_is_open_is_noticed(tmp_
             if when == "and others went on":
                 async with DurableDispatcher(echo, SqliteLedger(path)) as other:
                     await ask(other, *(f"{when} new {n}" for n in range(3)))
-            with pytest.raises(LedgerUnavailable, match="restored while it was open"):
+            with pytest.raises(LedgerUnavailable, match="restored"):
                 await ask(d, f"{when} late")
-            with pytest.raises(LedgerUnavailable, match="restored while it was open"):
+            with pytest.raises(LedgerUnavailable, match="restored"):
                 await d.find(f"{when} a")
             await d.aclose()
             events.close()

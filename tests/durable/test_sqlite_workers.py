@@ -72,7 +72,7 @@ def test_a_file_on_a_disk_of_another_machine_is_refused(tmp_path: Path) -> None:
     for refused, why in ((on / "x.db", "nfs4"), (tmp_path / "sshfs" / "x.db", "fuse.sshfs")):
         with pytest.raises(LedgerUnavailable, match=f"may share .{why}."):
             refuse_shared_file_system(refused, told)
-    with pytest.raises(LedgerUnavailable, match="a mount of a single file"):
+    with pytest.raises(LedgerUnavailable, match="mount"):
         refuse_shared_file_system(tmp_path / "one.db", told)
     refuse_shared_file_system(tmp_path / "ntfs" / "x.db", told)
     refuse_shared_file_system(tmp_path / "x.db", told)

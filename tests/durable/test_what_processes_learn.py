@@ -259,6 +259,45 @@ async def test_a_run_is_shown_as_it_is_on_the_ledger(make: MakeLedger) -> None:
             assert (found.state, found.complete is not None) == (State.COMPLETE, True)
 
 
+# Turns that wait for a place.
+
+
+@pytest.mark.requirement("R-PLC-3")
+@pytest.mark.parametrize("how", ["cancel", "cancel_run", "stop", "send_now"])
+@on_each
+async def test_a_turn_in_line_that_another_process_cancels_is_over_at_once(
+    make: MakeLedger, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its process learns of it while the place is still taken, and the runner is never called."""
+    agent, called = Agent(), list[RunComplete]()
+    one, other = two(make, agent, turns_limit=1)
+    async with one, other:
+        holder = await one.submit("with the place", "p", run_id="holder")
+        await until(lambda: agent.turns)
+        run = await one.submit("s", "in line", run_id="run")
+        run.add_done_callback(called.append)
+        behind = await one.submit("s", "behind", run_id="behind", when_busy="queue")
+        assert run.state is State.ACTIVE
+        if how in ("cancel_run", "send_now"):
+            await getattr(other, how)("run" if how == "cancel_run" else "behind")
+        else:
+            await getattr(other, how)("s")
+        complete = await run.wait()
+        assert (complete.outcome, complete.text, called) == ("cancelled", "", [complete])
+        assert [piece async for piece in run.stream()] == []
+        assert not holder.complete
+        await other.cancel("s")
+        await behind.wait()
+        agent.finish(holder)
+        await holder
+        last = await one.submit("s", "last")  # the place is free again
+        await until(lambda: agent.turns[-1].run.prompt == "last")
+        assert "in line" not in agent.prompts
+        agent.finish(last)
+        await last
+    assert [each.levelname for each in caplog.records if each.levelname != "INFO"] == []
+
+
 # Answers that are lost.
 
 

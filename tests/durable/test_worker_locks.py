@@ -211,7 +211,7 @@ def test_a_lock_file_that_was_removed_comes_back(tmp_path: Path) -> None:
             until(lambda: lock_files(path), "a new lock file")
         assert one.ask("close", {}) == "closed"
         assert lock_files(path) == []
-    assert "WARNING the lock file of worker 1 was removed or replaced; it is made anew\n" in one.log
+    assert any("WARNING" in line and "worker 1" in line for line in one.log)
 
 
 # What is left of a worker that is dead.

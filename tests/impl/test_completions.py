@@ -192,7 +192,7 @@ async def test_a_reader_that_lags_gets_an_error_and_can_begin_again() -> None:
         for number in range(3, 6):
             await d.ask("s", "p", run_id=f"r{number}")
         for _ in range(2):
-            with pytest.raises(CursorExpired, match="no longer all kept"):
+            with pytest.raises(CursorExpired, match="kept"):
                 await anext(completions)
         assert names(await ready(d.completions())) == ["r3", "r4", "r5"]
 

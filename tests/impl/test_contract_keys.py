@@ -128,7 +128,7 @@ async def test_what_cannot_be_a_key_is_refused_in_one_line_and_nothing_is_done()
             with pytest.raises(ValueError, match=r"^a key [^\n]+$"):
                 await d.cancel_run("r", key=key)
         odd: Any = 7
-        with pytest.raises(TypeError, match="a key must be a string, not int"):
+        with pytest.raises(TypeError, match="int"):
             await d.cancel("s", key=odd)
         assert ids(await d.cancel("s", key="x" * 256)) == ["r"]
         await run.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from enum import Enum
 
 import pytest
 
@@ -34,6 +35,7 @@ from turngate import (
     RunConflict,
     SessionBusy,
     State,
+    Turn,
     TurngateError,
 )
 
@@ -350,3 +352,39 @@ async def test_reject_raises_when_anything_of_the_session_is_in_flight() -> None
         messages.gates[0].set_result(None)
         await run
         await d.accept("s", "p2", when_busy="reject")
+
+
+class Word(str, Enum):  # noqa: UP042 - the `str()` of a StrEnum would be its value
+    """Strings whose `str()` is another string."""
+
+    ROOM = "room"
+    PROMPT = "about tea"
+    NAME = "first"
+    ANSWER = "tea"
+
+
+@in_loop
+async def test_a_member_of_an_enumeration_of_strings_is_its_value() -> None:
+    async def answer(turn: Turn) -> str | None:
+        if turn.run.prompt == "written":
+            turn.write(Word.ANSWER)
+            return None
+        return Word.ANSWER
+
+    async with Dispatcher(answer) as d:
+        for prompt in (Word.PROMPT, "written"):
+            complete = await d.ask(Word.ROOM, prompt)
+            assert (complete.text, type(complete.text)) == ("tea", str)
+        assert [each.text for each in await d.messages.list(Word.ROOM)] == [
+            "about tea", "tea", "written", "tea",
+        ]  # fmt: skip
+    agent = Agent()
+    async with Dispatcher(agent) as d:
+        first = await active(d, "room", Word.PROMPT, run_id=Word.NAME)
+        waiting = await queued(d, "room", "p")
+        assert await d.hold(Word.ROOM) == [waiting]
+        assert (await look(d.session(Word.ROOM))).waiting == (waiting,)
+        assert await d.resume(Word.ROOM) == [waiting]
+        assert (await d.stop(Word.ROOM, turn=Word.NAME)).runs == [first]
+        assert await d.clear_queue(Word.ROOM) == [waiting]
+        assert [(await run).session_id for run in (first, waiting)] == ["room", "room"]

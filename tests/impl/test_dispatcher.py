@@ -528,7 +528,7 @@ async def test_a_runner_cannot_close_the_dispatcher_it_runs_in() -> None:
     async with Dispatcher(closes) as d:
         complete = await d.ask("s", "p")
         assert complete.error is not None
-        assert complete.error.startswith("ClosedFromRunner: aclose() waits for the turn of run")
+        assert complete.error.startswith("ClosedFromRunner: aclose()")
         assert (await d.ask("s", "still open")).error
 
 

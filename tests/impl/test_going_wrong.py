@@ -16,6 +16,7 @@ from dispatching import (
     SlowMessages,
     active,
     assert_nothing_left,
+    containing,
     echo,
     in_loop,
     on_record,
@@ -33,6 +34,7 @@ from turngate import (
 )
 from turngate._core import RunRecord
 from turngate._effects import Effects
+from turngate._turn import CLOSED_UNWRITTEN
 
 # Runners that go wrong.
 
@@ -97,7 +99,7 @@ async def test_a_runner_that_returns_a_wrong_type() -> None:
         run = await active(d, "s", "p")
         agent.turns[0].write("partial")
         agent.finish(run, 7)
-        assert outcome(await run) == ("partial", "the runner returned int, not str or None", False)
+        assert outcome(await run) == ("partial", containing("int"), False)
         assert await on_record(d, "s") == [("user", "p", None), ("assistant", "partial", "error")]
 
 
@@ -143,7 +145,7 @@ async def test_a_turn_writes_strings_only() -> None:
         turn.write(b"bytes")  # type: ignore[arg-type]  # wrong on purpose
 
     async with Dispatcher(wrong) as d:
-        assert (await d.ask("s", "p")).error == "TypeError: a turn writes strings, not bytes"
+        assert (await d.ask("s", "p")).error == containing("TypeError", "bytes")
 
 
 @in_loop
@@ -230,9 +232,9 @@ async def test_a_leaked_cancelled_future_is_no_cancel(caplog: pytest.LogCaptureF
 
     async with Dispatcher(leak) as d:
         complete = await d.ask("s", "p")
-        assert complete.error == "CancelledError: the runner awaited something that was cancelled"
+        assert complete.error == containing("CancelledError")
         assert not complete.cancelled
-        assert f"the runner was cancelled in run {complete.run_id} of session 's'" in caplog.text
+        assert f"run {complete.run_id} of session 's'" in caplog.text
 
 
 @in_loop
@@ -301,9 +303,7 @@ def test_a_loop_that_is_closed_in_the_middle_completes_what_is_in_flight(
     task: Any = asyncio.all_tasks(loop).pop()
     loop.close()
     task.get_coro().close()
-    assert {run.complete.error for run in runs if run.complete} == {
-        "the turn was closed before it could be written"
-    }
+    assert {run.complete.error for run in runs if run.complete} == {CLOSED_UNWRITTEN}
     assert all(run.state is State.COMPLETE for run in runs)
     assert received == [runs[0].complete]
     assert_nothing_left(d)
@@ -328,8 +328,8 @@ async def test_a_task_factory_that_fails_fails_the_run(caplog: Any) -> None:
             await d.enter(run)
         finally:
             loop.set_task_factory(None)
-        assert f"the turn of run {run.run_id} in session 's' could not be started" in caplog.text
-        assert (await run).error == "the turn could not be started: RuntimeError: no tasks today"
+        assert f"run {run.run_id} in session 's'" in caplog.text
+        assert (await run).error == containing("RuntimeError: no tasks today")
         assert await on_record(d, "s") == [("user", "p", None), ("assistant", "", "error")]
         assert (await d.ask("s", "q")).text == "q"
 

@@ -57,7 +57,7 @@ class Generating:
 async def test_an_async_hook_is_refused_and_leaves_no_trace(hook: Any) -> None:
     async with Dispatcher(echo) as d:
         for call in (d.accept, d.submit, d.ask):
-            with pytest.raises(TypeError, match="on_complete must be a plain function"):
+            with pytest.raises(TypeError, match="on_complete"):
                 await call("s", "p", run_id="r", on_complete=hook)
         assert d._seq == 0
         assert_nothing_left(d)
@@ -68,7 +68,7 @@ async def test_an_async_hook_is_refused_and_leaves_no_trace(hook: Any) -> None:
 async def test_a_hook_that_cannot_be_called_is_refused() -> None:
     wrong: Any = "hook"
     async with Dispatcher(echo) as d:
-        with pytest.raises(TypeError, match="on_complete must be callable, not str"):
+        with pytest.raises(TypeError, match=r"on_complete.*str"):
             await d.accept("s", "p", on_complete=wrong)
         assert_nothing_left(d)
 
@@ -90,7 +90,7 @@ WRONG: Any = None
 @in_loop
 async def test_an_attachment_that_is_none_is_refused(wrong: Any) -> None:
     async with Dispatcher(echo) as d:
-        with pytest.raises(TypeError, match="an attachment must be a string, or an Attachment"):
+        with pytest.raises(TypeError, match="Attachment"):
             await d.accept("s", "p", attachments=[wrong])
         assert_nothing_left(d)
 

@@ -173,9 +173,9 @@ async def test_whoever_is_late_is_told_so() -> None:
         agent.finish(run)
         await steps()
         for _ in range(2):
-            with pytest.raises(TurnEnded, match="keep in the turn of run"):
+            with pytest.raises(TurnEnded, match="keep"):
                 agent.turns[0].keep(2)
-            with pytest.raises(TurnEnded, match="keep in the turn of run"):
+            with pytest.raises(TurnEnded, match="keep"):
                 await asyncio.to_thread(agent.turns[0].keep, 2)
             if not store.gates[0].done():
                 store.gates[0].set_result(None)

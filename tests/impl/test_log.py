@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dispatching import Agent, active, echo, in_loop, outcome, steps
+from dispatching import Agent, active, containing, echo, in_loop, outcome, steps
 from turngate import Dispatcher, Run, Turn, TurnEnded, WrongLoop
 from turngate._log import log, logger, raise_in_loop
 
@@ -107,9 +107,9 @@ async def test_a_factory_that_runs_the_turn_outside_of_any_task_fails_the_run(
         run = await d.accept("s", "p")
         await d.enter(run)
         loop.set_task_factory(None)
-        error = "RuntimeError: the task factory runs the turn outside of any task"
-        assert outcome(await run) == ("", f"the turn could not be started: {error}", False)
-        assert f"the task of the turn of run {run.run_id} in session 's' raised" in caplog.text
+        error = "RuntimeError: the task factory"
+        assert outcome(await run) == ("", containing(error), False)
+        assert f"run {run.run_id} in session 's'" in caplog.text
         assert (await d.ask("s", "q")).text == "q"
 
 

@@ -210,7 +210,7 @@ async def test_another_payload_is_a_conflict_before_and_after_completion(complet
             ("s", "p", ["a", "a"]),
         ]
         for session, prompt, attachments in wrong:
-            with pytest.raises(RunConflict, match="'r' is known with another payload"):
+            with pytest.raises(RunConflict, match="'r'"):
                 await d.accept(session, prompt, run_id="r", attachments=attachments)
         assert (await d.accept("s", "p", run_id="r", attachments=["a"])).run_id == "r"
         await d.cancel_all()

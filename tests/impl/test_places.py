@@ -20,6 +20,7 @@ from dispatching import (
     Stubborn,
     active,
     assert_nothing_left,
+    containing,
     free,
     in_loop,
     made_for,
@@ -32,12 +33,13 @@ from dispatching import (
 from turngate import Dispatcher, MemoryMessages, Message, Run, RunComplete, State, Turn
 from turngate._core import RunRecord, TurnRecord
 from turngate._places import Places
+from turngate._turn import CLOSED_UNWRITTEN
 from turngate_verify.world.virtual_loop import VirtualLoop
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, "1", math.inf])
 def test_a_limit_is_a_whole_number(limit: Any) -> None:
-    with pytest.raises(ValueError, match="turns_limit must be a whole number of at least 1"):
+    with pytest.raises(ValueError, match="turns_limit"):
         Dispatcher(Agent(), turns_limit=limit)
 
 
@@ -299,9 +301,7 @@ async def test_a_factory_that_refuses_keeps_no_place(caplog: pytest.LogCaptureFi
         for run in (first, *waits):
             await run
         assert refused == 3
-        assert {(await run).error for run in waits} == {
-            "the turn could not be started: RuntimeError: no tasks today"
-        }
+        assert [(await run).error for run in waits] == [containing("RuntimeError: no tasks today")] * 3
         assert free(d) == 1
         asyncio.get_running_loop().set_task_factory(None)
         again = await active(d, "s")
@@ -551,9 +551,7 @@ def test_a_loop_that_is_closed_completes_what_waits() -> None:
     assert coroutine is not None
     loop.close()
     coroutine.close()
-    assert {run.complete.error for run in runs if run.complete} == {
-        "the turn was closed before it could be written"
-    }
+    assert {run.complete.error for run in runs if run.complete} == {CLOSED_UNWRITTEN}
     assert all(run.state is State.COMPLETE for run in runs)
     assert_nothing_left(d)
     assert free(d) == 1

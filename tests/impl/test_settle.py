@@ -24,6 +24,7 @@ from dispatching import (
     Stubborn,
     active,
     assert_nothing_left,
+    containing,
     echo,
     in_loop,
     on_record,
@@ -33,6 +34,7 @@ from dispatching import (
 )
 from turngate import Dispatcher, MemoryMessages, Message, Run, State, Turn
 from turngate._settle import _BLOCKED, _SECOND_LOOKS, WriteClock
+from turngate._turn import CLOSED_UNWRITTEN
 from turngate_verify.world.virtual_loop import VirtualLoop
 
 
@@ -237,7 +239,7 @@ async def test_a_turn_closed_while_it_is_written_completes_at_once() -> None:
         assert run.complete is not None
         assert outcome(run.complete) == (
             "done",
-            "the turn was closed before it could be written",
+            CLOSED_UNWRITTEN,
             False,
         )
         task.cancel()
@@ -328,9 +330,7 @@ def test_a_turn_that_is_dropped_while_its_messages_are_written_completes_its_run
     task: Any = asyncio.all_tasks(loop).pop()
     loop.close()
     task.get_coro().close()
-    assert [run.complete and run.complete.error for run in runs] == [
-        "the turn was closed before it could be written"
-    ] * 2
+    assert [run.complete and run.complete.error for run in runs] == [CLOSED_UNWRITTEN] * 2
     assert received == [runs[0].complete]
     assert_nothing_left(d)
     d.itself = d  # type: ignore[attr-defined]  # so that it goes when garbage is collected, and not before
@@ -347,7 +347,7 @@ def test_a_turn_that_is_dropped_while_its_messages_are_written_completes_its_run
 async def test_a_store_that_raises_cancelled_error_without_a_cancel_has_failed() -> None:
     async with Dispatcher(echo, messages=BrokenMessages(asyncio.CancelledError(), times=1)) as d:
         complete = await d.ask("s", "p")
-        assert outcome(complete) == ("p", "writing the messages failed: CancelledError", False)
+        assert outcome(complete) == ("p", containing("CancelledError"), False)
         assert await on_record(d, "s") == []
 
 
@@ -358,7 +358,7 @@ def test_a_store_that_raises_cancelled_error_has_failed(at_once: bool) -> None:
         store = BrokenMessages(asyncio.CancelledError(), at_once=at_once)
         async with Dispatcher(echo, messages=store) as d:
             complete = await d.ask("s", "p")
-            assert complete.error == "writing the messages failed: CancelledError"
+            assert complete.error == containing("CancelledError")
             assert not complete.cancelled
 
     check()
@@ -375,7 +375,7 @@ async def test_a_store_that_raises_cancelled_error_after_an_interrupt_is_tried_o
         store.times = 10
         run = await active(d, "s", "p")
         await d.cancel("s")
-        assert outcome(await run) == ("", "writing the messages failed: CancelledError", True)
+        assert outcome(await run) == ("", containing("CancelledError"), True)
         assert store.times == 8
 
 
@@ -391,8 +391,8 @@ async def test_a_store_that_hangs_is_given_up_after_the_time_out_and_the_queue_g
     async with Dispatcher(echo, messages=HangingMessages(), settle_timeout=0.01) as d:
         first, second = await d.submit("s", "p"), await d.submit("s", "q", when_busy="queue")
         await d.cancel_run(first.run_id)
-        assert outcome(await first) == ("", "writing the messages took longer than 0.01 s", True)
-        assert outcome(await second) == ("q", "writing the messages took longer than 0.01 s", False)
+        assert outcome(await first) == ("", containing("0.01 s"), True)
+        assert outcome(await second) == ("q", containing("0.01 s"), False)
 
 
 @in_loop
@@ -414,7 +414,7 @@ async def test_the_time_out_holds_over_all_writes_of_a_turn() -> None:
     async with Dispatcher(runner, messages=HangingMessages(), settle_timeout=0.01) as d:
         run = await d.submit("s", "p")
         await pester(run)
-        assert (await run).error == "writing the messages took longer than 0.01 s"
+        assert (await run).error == containing("0.01 s")
 
 
 @in_loop
@@ -527,10 +527,7 @@ async def test_a_store_that_is_none_has_failed() -> None:
 
     async with Dispatcher(echo, messages=Sync()) as d:
         error = (await d.ask("s", "p")).error
-        assert error is not None
-        assert error.startswith(
-            "writing the messages failed: TypeError: object NoneType can't be used in 'await'"
-        )
+        assert error == containing("TypeError: object NoneType can't be used in 'await'")
 
 
 @in_loop
@@ -538,7 +535,7 @@ async def test_a_store_that_fails_a_cancel_on_entry_gives_the_error() -> None:
     async with Dispatcher(echo, messages=BrokenMessages(OSError("no"))) as d:
         run = await d.submit("s", "p")
         await d.cancel("s")
-        assert outcome(await run) == ("", "writing the messages failed: OSError: no", True)
+        assert outcome(await run) == ("", containing("OSError: no"), True)
 
 
 @pytest.mark.parametrize(("answers_after", "error"), [(4.99, None), (5.01, "took longer than 5 s")])
@@ -729,9 +726,8 @@ async def test_a_store_that_raises_generator_exit_has_failed(
         text, error, cancelled = outcome(await run)
         assert (text, cancelled) == ("done", False)
         assert error is not None
-        assert error.startswith("writing the messages failed: ")
         assert "GeneratorExit" in error
-        assert "the store raised in run" in caplog.text
+        assert "GeneratorExit" in caplog.text
         caplog.clear()
         await steps()
         agent.finish(behind)

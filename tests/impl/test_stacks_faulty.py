@@ -1,4 +1,4 @@
-"""Task factories that make no task of a turn: it settles all the same, on record, and the queue goes on."""
+"""Task factories that make no task of a turn: it settles anyway, on record, and the queue goes on."""
 
 from __future__ import annotations
 

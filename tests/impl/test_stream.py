@@ -463,7 +463,7 @@ async def test_an_offset_is_a_whole_number(start: Any) -> None:
     agent = Agent()
     async with Dispatcher(agent) as d:
         run = await d.accept("s", "p")
-        with pytest.raises(ValueError, match="start must be a whole number of at least 0"):
+        with pytest.raises(ValueError, match="start"):
             run.stream(start)
         await run.close()
 

@@ -127,8 +127,8 @@ def test_what_cannot_be_judged_is_no_finding_and_says_why() -> None:
     told = written(result(LAST_WORD="violated", FIFO="unknown"), not_judged={"LAST_WORD": "of the wire"})
     assert "| LAST_WORD |" not in told
     assert "**LAST_WORD**" not in told
-    assert "* Not put to the test: LAST_WORD (of the wire).\n" in told
-    assert "* Not put to the test: FIFO (nobody looked).\n" in told
+    assert "LAST_WORD (of the wire)" in told
+    assert "FIFO (nobody looked)" in told
 
 
 def test_a_peer_that_cannot_be_had_stays_open() -> None:

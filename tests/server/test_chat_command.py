@@ -153,7 +153,7 @@ def test_a_terminal_that_goes_away_ends_the_chat_in_order(server: Process, tmp_p
     terminal.type("quick\r")
     terminal.until(r"-- finished \(quick\)")
     os.close(terminal.number)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not (code.exists() and code.read_text()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -214,9 +214,28 @@ def test_a_server_that_refuses_to_go_on_ends_the_chat_of_a_pipe(server: Process,
     assert "this session has no more events: 401 unauthorized" in rest
 
 
-def test_what_it_refuses_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["chat", "nowhere"]) == 2
-    assert "'nowhere' is not an address" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    "address",
+    [
+        "nowhere", "ftp://127.0.0.1", "http://", "http://:80", "http://[::1", "http://[zz]", "http://a:b",
+        "http://a:99999999", "http://a\tb", "http://127.0.0.1/\udcff", f"http://127.0.0.1/{'a' * 70_000}",
+    ],
+)  # fmt: skip
+def test_what_is_no_address_is_refused_in_one_line(capsys: pytest.CaptureFixture[str], address: str) -> None:
+    assert run(["chat", address]) == 2
+    refused = capsys.readouterr().err
+    assert refused.count("\n") == 1
+    assert "is not an address" in refused
+
+
+@pytest.mark.parametrize("session", ["", ".", "..", "\udcff", "a" * 70_000])
+def test_a_session_that_no_address_can_name_is_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], session: str
+) -> None:
+    assert run(["chat", "http://127.0.0.1:1", "--session", session]) == 2
+    refused = capsys.readouterr().err
+    assert refused.count("\n") == 1
+    assert "--session" in refused
 
 
 # On a screen, as people see it.
@@ -236,7 +255,7 @@ class Tmux:
         return [row.rstrip() for row in self("capture-pane", "-p").splitlines()]
 
     def until(self, seen: Callable[[str], bool]) -> list[str]:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not seen("\n".join(screen := self.screen())):
             assert time.monotonic() < deadline, screen
             time.sleep(0.05)
@@ -244,7 +263,7 @@ class Tmux:
 
     def until_dead(self) -> None:
         """Wait until the program has ended (with the option remain-on-exit)."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while self("display-message", "-p", "#{pane_dead}").strip() != "1":
             assert time.monotonic() < deadline, self.screen()
             time.sleep(0.05)
@@ -261,7 +280,7 @@ def on_screen(server: Process, columns: int, *options: str, rows: int = 40) -> I
     finally:
         with suppress(subprocess.CalledProcessError):  # it has left, as it should
             tmux("send-keys", "C-d")
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 300
             while (
                 time.monotonic() < deadline and tmux("display-message", "-p", "#{pane_dead}").strip() != "1"
             ):

@@ -235,8 +235,8 @@ async def test_without_a_ledger_a_restart_leaves_unknown_what_it_has_forgotten()
 
 @in_loop
 async def test_a_token_is_presented_and_a_refusal_is_raised() -> None:
-    async with served(talkative, token="t") as (url, _):
-        async with Client(url, "t") as client:
+    async with served(talkative, token="t-√") as (url, _):
+        async with Client(url, "t-√") as client:
             assert (await client.ask("s", "x")).text == "x "
         async with Client(url) as client:
             with pytest.raises(Refused, match="401 unauthorized"):

@@ -1,4 +1,4 @@
-"""The conformance kit drives the server over HTTP, as it would drive anybody's dispatcher."""
+"""The conformance kit drives the server over HTTP, as it would drive any other dispatcher."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import re
 import string
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from urllib.parse import quote, unquote
 
@@ -175,6 +176,8 @@ class Ledger:
         self.dropped = 0
         self.unbrought: set[int] = set()
         """The completions, counted from 1, that were committed before the subscription and seen later."""
+        self.begun: int | None = None
+        """How many completions there were when the subscription began; all, if it is not given."""
 
     def tell(self, event: Event) -> None:
         self.told.put_nowait(event)
@@ -244,7 +247,11 @@ class Ledger:
     def call_before_close(self, call: object) -> None: ...
 
     async def beginning(self, _: object) -> Any:
-        return lambda cursor: int(cursor.removeprefix("c.")) not in self.unbrought
+        begun = len(self.done) if self.begun is None else self.begun
+        return SimpleNamespace(
+            cursor=f"c.{begun}",
+            brings=lambda cursor, session_id: int(cursor.removeprefix("c.")) not in self.unbrought,
+        )
 
     def subscribe(self, session_id: str | None = None, *, moves: bool = False) -> Any:
         return self
@@ -338,6 +345,21 @@ async def test_a_completion_from_before_the_subscription_is_delivered_when_it_is
         ledger.tell(complete("fresh"))
         heard += await ear.complete("fresh", "stale too")
         assert completes(heard) == ["stale", "fresh", "stale too"]
+        ear.close()
+
+
+@in_loop
+async def test_the_log_mentions_no_run_that_was_complete_before_it_began() -> None:
+    """A reader that comes back to this process may have received its RunComplete from another one."""
+    ledger = Ledger([complete("old"), complete("a")])
+    ledger.begun = 1
+    async with serving(app(ledger)) as url:
+        ear = await Ear.open(url)
+        for event in (Moved("s", "handoff", "a"), Delta("s", "a", "text", 0), complete("a")):
+            ledger.tell(event)
+        ledger.tell(Moved("s", "handoff", "b"))
+        heard = await ear.until(lambda each: each.event == "run.handoff")
+        assert [each.data.get("run_id") for each in heard] == [None, "b"]
         ear.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,49 @@ import pytest
 
 from dispatching import Agent, in_loop
 from serving import served
-from turngate import Attachment, Dispatcher, NotRunning, NotWaiting, State, UnknownRun
+from turngate import Attachment, Dispatcher, NotRunning, NotWaiting, Runner, State, Turn, UnknownRun
 from turngate.client import Client
 from turngate.durable import DurableDispatcher, SqliteLedger
 
 
-def made(kind: str, folder: Path, agent: Agent) -> Any:
+def made(kind: str, folder: Path, agent: Runner) -> Any:
     """Return a dispatcher in memory, or on a ledger."""
     if kind == "memory":
         return Dispatcher(agent)
     return DurableDispatcher(agent, SqliteLedger(folder / "ledger.db"), poll=0.05)
+
+
+async def quick(turn: Turn) -> str:
+    return "done"
+
+
+async def is_held(d: Any, run_id: str) -> bool:
+    """Return whether something holds the handle of a complete run."""
+    found = d.find(run_id)
+    run = await found if asyncio.iscoroutine(found) else found
+    return bool(run.prompt)
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_complete_run_shows_the_data_that_its_turn_was_given(kind: str, tmp_path: Path) -> None:
+    """Nothing holds the handle of a complete run; then its prompt and data are those of its user message."""
+
+    @in_loop
+    async def check() -> None:
+        d = made(kind, tmp_path, quick)
+        async with served(d) as (url, http), Client(url) as client:
+            await client.ask("s", "tea", run_id="r", data={"user": 1})
+            await client.ask("s", "", run_id="empty", data=0, attachments=["notes"])
+            await client.ask("s", "soup", run_id="none")
+            while await is_held(d, "r"):
+                gc.collect()
+                await asyncio.sleep(0.01)
+            shown = [(await http.get(f"/v1/runs/{name}")).json() for name in ("r", "empty", "none")]
+            assert [(each["prompt"], each["data"]) for each in shown] == [
+                ("tea", {"user": 1}), ("", 0), ("soup", None),
+            ]  # fmt: skip
+
+    check()
 
 
 async def started(agent: Agent, count: int) -> None:

@@ -140,7 +140,7 @@ async def bear(load: Load, seed: int) -> tuple[list[Subscriber], App]:
 
         numbers = [*range(load.prompts)]
         await asyncio.gather(*(post(numbers[start::8]) for start in range(8)))
-        # One last prompt for each session, so that there is something behind which everybody has seen all.
+        # One last prompt for each session: a reader that has seen it has seen everything before it.
         expected |= {f"last-{session}": session for session in sessions}
         told.set()
         for session in sessions:

@@ -272,4 +272,4 @@ async def test_without_the_lifespan_it_is_said_once_in_the_log(tmp_path: Path) -
             assert (await http.get("/v1/runs/b?wait=60")).json()["complete"]["outcome"] == "finished"
         host.process.terminate()
         await host.ended()
-    assert host.said.count("lifespan of the mounted application was not started") == 1
+    assert host.said.count("lifespan of the mounted") == 1

@@ -212,6 +212,24 @@ def text_of(event: Event) -> str:
     return event.text
 
 
+class _Containing:
+    def __init__(self, parts: tuple[str, ...]) -> None:
+        self._parts = parts
+
+    def __eq__(self, text: object) -> bool:
+        return isinstance(text, str) and all(part in text for part in self._parts)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"containing{self._parts}"
+
+
+def containing(*parts: str) -> Any:
+    """Return what is equal to every text that has these parts, whatever its other words are."""
+    return _Containing(parts)
+
+
 def outcome(complete: RunComplete) -> tuple[str, str | None, bool]:
     return complete.text, complete.error, complete.cancelled
 

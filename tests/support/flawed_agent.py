@@ -231,6 +231,8 @@ def prompt(number: int, session: Session, text: str) -> None:
     if session.active is None:
         begin(turn)
         return
+    if FLAW == "loses-what-waits":
+        return
     does = BUSY[session.behind % len(BUSY)]
     session.behind += 1
     later = asyncio.get_running_loop().call_later

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import turngate_itself
 
-from ledgers import MakeLedger
 from turngate import Run, RunComplete, SessionBusy, Turn
 from turngate.durable import DurableDispatcher
 from turngate_verify.conform import Features, RealtimeSubject, Timing
@@ -76,7 +75,8 @@ class InRealTime(RealtimeSubject):
     features = Features(clear=True, cancel_run=True, interrupt=True, reject=True, bursts=True)
     timing = Timing(quiet=0.1, grace=60.0, longest=1200.0, answers=600.0)
 
-    ledger: ClassVar[MakeLedger]
+    ledger: ClassVar[Any]
+    """Makes a ledger."""
 
     async def start(self) -> None:
         self.dispatcher = DurableDispatcher(self.agent, type(self).ledger(), poll=0.05)

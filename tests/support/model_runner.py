@@ -1,6 +1,6 @@
 """A runner that asks the model at OPENAI_BASE_URL, and shows what it says: for `turngate serve --acp`.
 
-With BEFORE, it waits for so many seconds before it folds.
+With BEFORE, it waits for that number of seconds before it folds.
 """
 
 from __future__ import annotations

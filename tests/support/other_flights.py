@@ -447,6 +447,88 @@ class Asked(Awaited):
     features = Features()
 
 
+class Shielded(Watched):
+    """The adapter of a caller who waits under a shield, for a limited time: it hears late."""
+
+    async def do_accept(self, session: str, run: str) -> None:
+        answer = await self.mine.submit(session, run)
+        try:
+            await asyncio.wait_for(asyncio.shield(answer), 1e9)
+            self.completed(run)
+        except asyncio.CancelledError:
+            self.completed(run, cancelled=True)
+        except Exception as error:
+            self.completed(run, error=str(error))
+
+
+class Polls(Watched):
+    """The adapter of a caller who asks again and again."""
+
+    async def do_accept(self, session: str, run: str) -> None:
+        answer = await self.mine.submit(session, run)
+        while not answer.done():
+            await asyncio.sleep(0.2)
+        error = None if answer.cancelled() else answer.exception()
+        self.completed(run, cancelled=answer.cancelled(), error=str(error) if error else None)
+
+
+class InTwoPhases(AsyncioSubject):
+    """Two phases: the line is sorted by acceptance, so one that enters late may wait ahead of others."""
+
+    __test__ = False
+    features = Features(two_phase=True, cancel_run=True)
+
+    def start(self) -> None:
+        self.accepted: dict[str, tuple[str, Answer]] = {}
+        self.covered: set[str] = set()
+        self.line: dict[str, list[str]] = {}
+        self.turns: dict[str, tuple[str, asyncio.Task[str]]] = {}
+
+    async def do_accept(self, session: str, run: str) -> None:
+        await asyncio.sleep(0)
+        self.accepted[run] = (session, future())
+        self.watch(run, self.accepted[run][1])
+
+    async def do_enter(self, run: str) -> None:
+        await asyncio.sleep(0)
+        session, answer = self.accepted[run]
+        if run in self.covered:
+            answer.cancel()
+        elif session in self.turns:
+            line = self.line.setdefault(session, [])
+            line.append(run)
+            line.sort(key=list(self.accepted).index)
+        else:
+            self.begin(session, run)
+
+    def begin(self, session: str, run: str) -> None:
+        task = asyncio.ensure_future(self.runner(run))
+        self.turns[session] = (run, task)
+        task.add_done_callback(lambda task: self.over(session, run, task))
+
+    def over(self, session: str, run: str, task: asyncio.Task[str]) -> None:
+        settle(self.accepted[run][1], task, covered=run in self.covered)
+        del self.turns[session]
+        if line := self.line.get(session):
+            self.begin(session, line.pop(0))
+
+    async def do_cancel(self, session: str) -> None:
+        for run, (its, _) in self.accepted.items():
+            if its == session:
+                await self.do_cancel_run(run)
+
+    async def do_cancel_run(self, run: str) -> None:
+        session, answer = self.accepted[run]
+        if answer.done():
+            return
+        self.covered.add(run)
+        if run in self.line.get(session, ()):
+            self.line[session].remove(run)
+            answer.cancel()
+        elif self.turns.get(session, ("",))[0] == run:
+            self.turns[session][1].cancel()
+
+
 RIGHT: list[type[AsyncioSubject]] = [
     *(
         flight(kind, adapter)
@@ -454,6 +536,8 @@ RIGHT: list[type[AsyncioSubject]] = [
         for adapter in (Watched, Asked)
     ),
     Folding,
+    InTwoPhases,
+    *(flight(kind, adapter) for kind in (Actors, Trampoline) for adapter in (Shielded, Polls)),
 ]
 
 

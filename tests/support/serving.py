@@ -114,7 +114,7 @@ class Ear:
             await self._read()
 
     async def _read(self) -> None:
-        """Take what has come, be it a part of a chunk."""
+        """Take what has come, even a part of a chunk."""
         try:
             if self._left == 0:
                 self._left = int(await self._reader.readline(), 16)

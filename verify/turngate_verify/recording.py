@@ -54,7 +54,7 @@ class IntervalLog:
 
     @contextmanager
     def call(self, event: str, **about: Any) -> Iterator[Call]:
-        """Record what the block asks for: ``accept``, ``cancel``, ``clear`` or ``enter``.
+        """Record what the block asks for, such as ``accept``, ``cancel``, ``clear``, ``hold`` or ``enter``.
 
         ``about`` is what the line says beside its times, such as ``session`` and ``run``. A block that raises
         may or may not have happened, and its line says so by having no ``return``.

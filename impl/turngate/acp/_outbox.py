@@ -186,7 +186,7 @@ class Outbox:
     # Sending.
 
     async def send_all(self) -> None:
-        """Send what is taken until there is no more; raise ConnectionError when the client is gone."""
+        """Send what is taken until there is no more; raise ConnectionError without a client."""
         while True:
             while self._line:
                 await self._send(self._line.popleft())

@@ -78,7 +78,7 @@ class Questions:
         await prompt.has_begun.wait()
         await asyncio.sleep(0)  # whatever was written has been taken up by then
         if self._is_over:
-            raise PeerError("the client is gone")
+            raise PeerError("the client has disconnected")
         self._last += 1
         number, answer = self._last, asyncio.get_running_loop().create_future()
         self._asked[number] = _Question(prompt, method, answer)
@@ -123,10 +123,10 @@ class Questions:
             if question.method == "session/request_permission":
                 question.answer.set_result(_NOT_GRANTED)
             elif self._is_over:
-                question.answer.set_exception(PeerError("the client is gone"))
+                question.answer.set_exception(PeerError("the client has disconnected"))
 
     def end(self) -> None:
-        """Refuse what is asked from now on, because the client is gone. The turns will be cancelled."""
+        """Refuse further questions, because the client has disconnected. The turns will be cancelled."""
         self._is_over = True
         self.resolve_covered()
 

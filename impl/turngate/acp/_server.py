@@ -19,7 +19,7 @@ from turngate._prompt import WhenBusy
 from turngate.acp._content import as_prompt
 from turngate.acp._outbox import Outbox
 from turngate.acp._peer import Peer, Prompt, accepting_for
-from turngate.acp._wire import Code, RpcError, Wire, parse, take_stdio
+from turngate.acp._wire import Code, RpcError, Wire, is_id, parse, take_stdio
 
 if TYPE_CHECKING:
     from turngate._dispatcher import Dispatcher
@@ -90,7 +90,7 @@ class AcpServer:
         self._capabilities: dict[str, Any] = {}
 
     async def run(self) -> None:
-        """Serve until the client is gone, and close the dispatcher."""
+        """Serve until the client has disconnected, and close the dispatcher."""
         create = asyncio.get_running_loop().create_task
         events = self._dispatcher.subscribe(moves=True)
         taking = create(self._outbox.take_all(events), name="turngate acp events")
@@ -190,6 +190,10 @@ class AcpServer:
                 await self._prompt(message["id"], params)
                 return None
             case _:  # a notification that came as a request
+                if method == "session/cancel":
+                    _session_id(params)
+                elif "requestId" not in params or not is_id(params["requestId"]):
+                    raise RpcError(Code.INVALID_PARAMS, "requestId must be a string or an integer")
                 await self._notice(method, params)
                 return {}
 

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import shutil
+import socket
 import stat
 import sys
 import threading
@@ -64,7 +65,7 @@ def parse(line: bytes) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise RpcError(Code.INVALID_REQUEST, "a message must be an object")
     number = message.get("id")
-    if isinstance(number, bool) or not isinstance(number, str | int | None):
+    if not is_id(number):
         raise RpcError(Code.INVALID_REQUEST, "an id must be a string or an integer")
     if not isinstance(message.get("method", ""), str):
         raise RpcError(Code.INVALID_REQUEST, "a method must be a string").about(number)
@@ -73,6 +74,11 @@ def parse(line: bytes) -> dict[str, Any]:
             number
         )
     return message
+
+
+def is_id(number: object) -> bool:
+    """Return whether a request can have this id."""
+    return isinstance(number, str | int | None) and not isinstance(number, bool)
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -103,10 +109,14 @@ class Wire:
     @classmethod
     async def connect(cls, source: int, target: int) -> Wire:
         """Connect to two file descriptors, which are closed in the end."""
+        mode = os.fstat(source).st_mode
+        if stat.S_ISSOCK(mode) and os.path.samestat(os.fstat(source), os.fstat(target)):
+            os.close(target)
+            both = socket.socket(fileno=source)
+            return cls(*await asyncio.open_connection(sock=both, limit=LINE_LIMIT), None)
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=LINE_LIMIT)
         from_client = None
-        mode = os.fstat(source).st_mode
         if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(source):
             from_client, _ = await loop.connect_read_pipe(
                 lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(source, "rb", 0)
@@ -140,7 +150,7 @@ class Wire:
                 yield line
 
     async def _skip_line(self) -> None:
-        """Read the rest of a line, or the client could not send it, and would hear of nothing else."""
+        """Read the rest of a line; otherwise the client could not send it, and would never read an answer."""
         with contextlib.suppress(TimeoutError, OSError):
             while True:
                 async with asyncio.timeout(REST):
@@ -149,7 +159,7 @@ class Wire:
                     return
 
     def send(self, message: dict[str, Any]) -> None:
-        """Write a message, unless the client is gone."""
+        """Write a message, unless the client has disconnected."""
         if not self._writer.is_closing():
             self._writer.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 

@@ -14,6 +14,7 @@ from turngate import Delta, Moved, RunComplete, State, TurngateError
 from turngate.cli.screen import PlainScreen, TerminalScreen
 from turngate.cli.targets import read_token
 from turngate.client import Client, EventStream, Gap, RemoteEvent, Snapshot
+from turngate.client._calls import is_address
 
 _SHOWN = 30
 """Characters of a waiting prompt that are shown."""
@@ -49,8 +50,7 @@ def chat(url: str, session: str, token_file: Path | None, twice_within: float) -
     Four lines are commands: /stop does the same as Escape twice, /hold holds the waiting prompts, /resume
     lets them go on, and /queue lists them.
     """
-    if not url.startswith(("http://", "https://")):
-        raise click.UsageError(f"{url!r} is not an address; give one like http://127.0.0.1:8765")
+    _check_address(url, session)
     token = None if token_file is None else read_token(token_file)
     try:
         asyncio.run(_chat(url, session, token, twice_within))
@@ -59,6 +59,14 @@ def chat(url: str, session: str, token_file: Path | None, twice_within: float) -
     except TurngateError as wrong:  # pragma: no cover - see above
         raise click.ClickException(str(wrong)) from None
     return 0  # pragma: no cover - see above
+
+
+def _check_address(url: str, session_id: str) -> None:
+    """Raise unless there are addresses for the server and the session."""
+    if not is_address(url):
+        raise click.UsageError(f"{url!r:.80} is not an address; give one like http://127.0.0.1:8765")
+    if session_id in ("", ".", "..") or not is_address(f"{url}/v1/sessions/", session_id):
+        raise click.UsageError(f"--session {session_id!r:.80} cannot be part of an address")
 
 
 async def _chat(url: str, session_id: str, token: str | None, twice_within: float) -> None:

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import traceback
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from turngate.cli.endings import (
     BAD_INPUT,
@@ -24,6 +24,9 @@ from turngate.cli.endings import (
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
+
+before_exit: list[Any] = []
+"""Functions that a command leaves to be called with the exit code, before the process ends."""
 
 
 def main() -> None:
@@ -42,6 +45,8 @@ def main() -> None:
         _redirect_to_null(2)
         code = INTERRUPTED
     _flush()
+    for end in before_exit:
+        end(code)
     sys.exit(code)
 
 

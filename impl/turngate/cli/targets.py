@@ -80,7 +80,7 @@ def read_token(file: Path) -> str:
     except UnicodeDecodeError:
         raise BadInput(f"{file} is not a text file; a token file has the token and nothing else") from None
     if not token:
-        raise BadInput(f"there is no token in {file}; a token file has the token and nothing else")
+        raise BadInput(f"{file} has no token; a token file has the token and nothing else")
     if not token.isprintable() or " " in token:
         raise BadInput(f"the token in {file} must be one word: clients send it in a header")
     return token

@@ -52,7 +52,8 @@ class Client:
         timeout: float = 10.0,
         transport: Any = None,
     ) -> None:
-        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        # In UTF-8, as servers expect it: a token need not be ASCII.
+        headers = {} if token is None else {b"Authorization": f"Bearer {token}".encode()}
         limits = httpx2.Limits(max_connections=None)
         self._http = httpx2.AsyncClient(
             base_url=url.rstrip("/") + "/",

@@ -31,7 +31,7 @@ class RemoteCovered(NamedTuple):
 class RemoteSession(NamedTuple):
     """A session as the server saw it (see `turngate.SessionView`), and its place in the event stream.
 
-    `waiting` has the ids of the accepted and the queued runs, in line order.
+    `waiting` has the ids of the accepted and the queued runs, in order.
     """
 
     session_id: str

@@ -114,7 +114,7 @@ class LedgerClose:
                 until = now + self._patience
             if now >= until:
                 if self._gave_up and not turns.owned:
-                    log_error(None, "closing does not wait any longer for what the ledger does not answer")
+                    log_error(None, "closing no longer waits for the ledger, which does not answer")
                     return
                 if self._give_up_unwritten(cancelling):
                     until = now + self._patience  # for the runners to end, and for steps that are under way
@@ -193,7 +193,7 @@ class LedgerClose:
                 try:
                     await call()
                 except Exception as exc:
-                    log_error(exc, "what had to be done before the ledger closes raised")
+                    log_error(exc, "a last step before the ledger closes raised")
         name = self._stepper.let_go()
         self._feed.stop()
         try:
@@ -218,7 +218,7 @@ class LedgerClose:
                     await stepper.idle.wait(self._loop.check_loop())
         except TimeoutError:
             log_error(
-                None, "%s is still under way on a ledger that is closed", counted(stepper.under_way, "step")
+                None, "%s is still running on a ledger that is closed", counted(stepper.under_way, "step")
             )
 
 

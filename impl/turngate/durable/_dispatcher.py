@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from turngate.durable._records import Known, Loaded
     from turngate.durable._step import Step
     from turngate.durable._stepper import Stepper
-    from turngate.durable.feed import LedgerCompletions
+    from turngate.durable.feed import LedgerCompletions, Start
 
 _LONGEST_NAME: Final = 512
 """The most characters of the id of a session or a run; databases cannot index longer ones."""
@@ -90,7 +90,7 @@ class LedgerMessages:
 
     async def put(self, messages: Sequence[Message]) -> None:
         """Refuse: a message is part of the step that completes its run."""
-        raise TypeError("the messages of a ledger are written by its steps alone")
+        raise TypeError("the messages of a ledger are written by its steps only")
 
     async def list(
         self, session_id: str, *, after: str | None = None, limit: int | None = None
@@ -285,7 +285,7 @@ class DurableDispatcher:
                 return decided
             known = step.loaded.known
             if known is None:
-                raise UnknownRun(f"run {run_id!r} is not known, or no longer")
+                raise UnknownRun(f"run {run_id!r} is unknown, or no longer kept")
             raise AlreadyEntered(f"run {run_id} is {known.row.state}")
 
         return await self._stepper.step(run.session_id, let_in, run_id=run_id)
@@ -299,7 +299,7 @@ class DurableDispatcher:
         self._loop.check_loop()
         run = self._runs.handles.get(run_id) or await self.find(run_id)
         if run is None:
-            raise UnknownRun(f"run {run_id!r} is not known, or no longer")
+            raise UnknownRun(f"run {run_id!r} is unknown, or no longer kept")
         return await run.wait()
 
     # Cancelling.
@@ -379,7 +379,7 @@ class DurableDispatcher:
         asked = _keyed(key, "clear_queue", session_id)
         return (await self._once(asked, session_id, lambda step: Touched(step.clear()), head=ALL)).runs
 
-    # Managing the line.
+    # Changing waiting runs.
 
     async def hold(self, session_id: str, *, key: str | None = None) -> list[Run]:
         """Hold every waiting run of the session; as `Dispatcher.hold`, on the ledger."""
@@ -477,7 +477,7 @@ class DurableDispatcher:
             if known.complete is not None:
                 raise NotWaiting(f"run {run_id} is complete: it does not wait any more", COMPLETE)
             return known
-        raise UnknownRun(f"run {run_id!r} is not known, or no longer")
+        raise UnknownRun(f"run {run_id!r} is unknown, or no longer kept")
 
     async def key_life(self) -> str:
         """Return a name for the period in which keys are remembered: the epoch of the ledger.
@@ -616,7 +616,7 @@ class DurableDispatcher:
         return any(each.session is not None and each.session.lead is not None for each in views)
 
     async def queued(self, session_id: str) -> list[Run]:
-        """Return the queued runs of the session, in line order."""
+        """Return the queued runs of the session, in order."""
         return [*(await self.session(session_id)).queued]
 
     async def accepted_count(self, session_id: str) -> int:
@@ -678,20 +678,20 @@ class DurableDispatcher:
     def subscribe(self, session_id: str | None = None, *, moves: bool = False) -> Subscription:
         """Receive the events of the session, or of all, from now on; see `Subscription`.
 
-        RunCompletes, and with `moves` every move, are those of all processes, in each session in the order of
-        its steps. Deltas and notes of turns that run in this process come at once. Those of other processes
-        come in chunks a little later, and may be lost; losses that are noticed are counted in `dropped`. A
-        RunComplete that a hook of this process receives is not delivered here again, except with `moves`; in
-        other processes it is.
+        RunCompletes, and with `moves` every decision, come from all processes, in each session in the order
+        of its steps. Deltas and notes of turns in this process come at once. Those of other processes come in
+        chunks a little later, and may be lost; losses that are noticed are counted in `dropped`. If a hook of
+        this process receives a RunComplete, subscribers in this process do not receive it, except with
+        `moves`; those in other processes do.
         """
         return self._feed.subscribe(session_id, moves=moves)
 
-    async def beginning(self, subscription: Subscription) -> Callable[[str], bool]:
-        """Wait until it is known where a subscription begins; return a function that says what it delivers.
+    async def beginning(self, subscription: Subscription) -> Start:
+        """Wait until it is known where a subscription begins among the completions, and return that.
 
-        The function takes a cursor of `completions`, and returns whether the subscription delivers the
-        RunComplete that came with it. Raises DispatcherClosed when the subscription is closed before it has
-        begun.
+        Its `cursor` is one of `completions`, before everything that the subscription delivers;
+        `brings(cursor, session_id)` says whether the subscription delivers the RunComplete that came with a
+        cursor. Raises DispatcherClosed when the subscription is closed before it has begun.
         """
         return await self._feed.beginning(subscription)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, cast
 from weakref import WeakValueDictionary
 
 from turngate._log import log, log_error
+from turngate._prompt import plain
 from turngate.durable._ledger import LedgerUnavailable, NotStorable, ReadPoint
 from turngate.durable._postgres_notifications import Notifications
 from turngate.durable._records import (
@@ -127,7 +128,7 @@ class PostgresLedger(SqlLedger):
     def _working(self) -> Server:
         if self._process not in (0, os.getpid()):
             raise LedgerUnavailable(
-                "the ledger was opened before this process was forked off; open another one"
+                "the ledger was opened before this process was forked; open it again here"
             )
         if self._server is None:
             raise LedgerUnavailable("the ledger is not open")
@@ -317,7 +318,7 @@ class Saves:
         """Save a step if its session is still at its version and the worker is alive.
 
         Returns the result, and the position. If the caller is cancelled before the step is sent, it is not
-        saved; afterwards it is saved all the same.
+        saved; afterwards it is saved anyway.
         """
         answer: Future[tuple[Fate, int]] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Save(worker, changes, answer))
@@ -420,9 +421,14 @@ def _as_arrays(batch: list[_Save]) -> list[list[list[str | None]]]:
         if changes.entries:
             entries.append((number, session_id, json.dumps(changes.entries)))
     return [
-        [[None if value is None else str(value) for value in row] for row in rows]
+        [[None if value is None else _as_text(value) for value in row] for row in rows]
         for rows in (sessions, accepted, moved, done, messages, entries)
     ]
+
+
+def _as_text(value: object) -> str:
+    """Return the value as text; a member of an enumeration of strings is its value, not its name."""
+    return plain(value) if isinstance(value, str) else str(value)
 
 
 class Schema:

@@ -239,7 +239,7 @@ class Beat:
         try:
             asyncio.run(self._beat_on())
         except BaseException as exc:
-            log_error(exc, "the beat of worker %d has stopped", self._worker)
+            log_error(exc, "the heartbeat of worker %d has stopped", self._worker)
             self._say_lost()
 
     async def _beat_on(self) -> None:
@@ -254,7 +254,7 @@ class Beat:
                     alive = await connection.fetchval(self._statement, self._worker, self._lease)
             except Exception as exc:
                 if not isinstance(exc, (*_LOST, asyncpg.PostgresError, LedgerUnavailable)):
-                    log_error(exc, "a beat of worker %d has failed", self._worker)
+                    log_error(exc, "a heartbeat of worker %d has failed", self._worker)
                 pause = self._lease / 20
                 if connection is not None:
                     connection.terminate()

@@ -89,7 +89,7 @@ class Notifications:
         try:
             self._take(text)
         except Exception as exc:
-            log_error(exc, "a notification of PostgreSQL could not be dealt with")
+            log_error(exc, "a notification of PostgreSQL could not be handled")
 
     def _take(self, text: str) -> None:
         sender, _, message = text.partition(" ")
@@ -145,4 +145,4 @@ class Notifications:
         except LedgerUnavailable:
             pass  # the workers will look by themselves
         except Exception as exc:
-            log_error(exc, "hints to other processes could not be sent")
+            log_error(exc, "other processes could not be notified")

@@ -64,7 +64,7 @@ class SessionRow(NamedTuple):
 class RunRow(NamedTuple):
     """A run; `place` is its place in its turn, `holder` the worker that accepted it.
 
-    While it waits, `rank` orders the line, and `bound` is the lead of the one turn that it may join.
+    While it waits, `rank` gives its position, and `bound` is the lead of the one turn that it may join.
     `data` is JSON. An empty text means None.
     """
 
@@ -150,7 +150,8 @@ class Ask(NamedTuple):
 class Loaded(NamedTuple):
     """A session as a step finds it: its row, its accepted and active runs, and what the `Ask` asked for.
 
-    fresh        a number higher than any used before in the session: for a fence, or for a first version
+    fresh        a number that no other step has, higher than any used before in the session: for a fence, or
+                 for a first version
     now          the time by the ledger's clock
     owner_lives  whether the owner of the turn is alive
     text, kept   what the owner has checkpointed of the turn

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from turngate._core import QUEUED, RUNNING, State
+from turngate._core import QUEUED, RUNNING, WAITING, State
 from turngate._errors import counted
 from turngate._keys import KEPT_ON_A_LEDGER
 from turngate._log import log, log_error
@@ -177,7 +177,7 @@ class Recovery:
                 continue  # it has ended meanwhile
             mine = on_record.get(turn.fence)
             if mine is None:
-                if turn.record.phase is RUNNING:
+                if turn.record.phase in (WAITING, RUNNING):  # otherwise it is about to find out by itself
                     self._turns.give_up(turn)
             elif mine.covered:
                 self._turns.cover(turn.fence, name)
@@ -251,11 +251,11 @@ class Recovery:
             elif isinstance(result, State):
                 _log(
                     logging.INFO, ask.run_id, ask.session_id,
-                    "is %s now: its process accepted it, and did not enter it", result.value,
+                    "is %s now: its process accepted it, but did not enter it", result.value,
                 )  # fmt: skip
         failed = [each for each in results if isinstance(each, BaseException)]
         for exc in failed:
-            log_error(exc, "what a dead process has left could not be recovered")
+            log_error(exc, "the runs of a dead process could not be recovered")
         return len(failed) < len(results)
 
 
@@ -274,7 +274,7 @@ def _log_recovered(session_id: str, recovered: Recovered) -> None:
         _log(logging.INFO, run_id, session_id, "goes on here: it was queued behind that turn")
     if recovered.queued:
         waiting = counted(recovered.queued, "more run")
-        log(logging.INFO, "session %r has %s in its queue, to be run after that", session_id, waiting)
+        log(logging.INFO, "session %r has %s in its queue, which will run after it", session_id, waiting)
 
 
 def _log(level: int, run_id: str | None, session_id: str, outcome: str, *about: object) -> None:

@@ -118,7 +118,7 @@ class SqliteLedger(SqlLedger):
     def _working(self) -> CommitThread:
         if os.getpid() != self._process and self._process:
             raise LedgerUnavailable(
-                "the ledger was opened before this process was forked off; open another one"
+                "the ledger was opened before this process was forked; open it again here"
             )
         if self._thread is None:
             raise LedgerUnavailable("the ledger is not open")
@@ -245,7 +245,7 @@ class SqliteLedger(SqlLedger):
             except LedgerUnavailable as exc:
                 log(
                     logging.ERROR,
-                    "the lock file of worker %d is gone and cannot be made anew: %s",
+                    "the lock file of worker %d is missing and cannot be created again: %s",
                     worker,
                     exc,
                 )
@@ -253,7 +253,9 @@ class SqliteLedger(SqlLedger):
     async def _repair_lock(self, worker: int, lock: WorkerLock) -> None:
         if not lock.is_in_place():
             log(
-                logging.WARNING, "the lock file of worker %d was removed or replaced; it is made anew", worker
+                logging.WARNING,
+                "the lock file of worker %d was removed or replaced; making a new one",
+                worker,
             )
             new = self._new_lock()
             lock.release(remove=False)

@@ -123,4 +123,4 @@ def _receive(receiver: socket.socket, heard: Callable[[str], None]) -> None:
         try:
             heard(message.decode("ascii", "replace"))
         except Exception as exc:
-            log_error(exc, "what another process has said could not be heard")
+            log_error(exc, "a message of another process could not be received")

@@ -291,7 +291,7 @@ class CommitThread:
             if connection is not None and connection.in_transaction:
                 connection.execute("ROLLBACK")
         except BaseException as raised:
-            log_error(raised, "the thread of the ledger cannot undo what it has begun, and gives up")
+            log_error(raised, "the thread of the ledger cannot roll back its transaction, and gives up")
             self._gone = f"the ledger cannot be used any more: {describe(exc)}; open it again"
         if failures >= _FAILURES_LIMIT:
             self._gone = f"the ledger failed {failures} times in a row: {describe(exc)}; open it again"

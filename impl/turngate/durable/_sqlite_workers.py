@@ -257,7 +257,7 @@ class WorkerLock:
             self._close(remove=True)
         else:
             raise LedgerUnavailable(
-                f"lock files beside {ledger} do not last; does another program remove them?"
+                f"lock files beside {ledger} disappear; does another program remove them?"
             )
         self.name = WorkerName(token, self._id, ledger_id, this_process())
         self.is_recorded = False

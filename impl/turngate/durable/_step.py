@@ -221,7 +221,7 @@ class Step:
         self._perform(decided)
         return dropped
 
-    # Inputs from callers who manage the line. The whole queue must have been asked for.
+    # Inputs from callers who change waiting runs. The whole queue must have been asked for.
 
     def hold(self, run_id: str | None = None) -> Touched:
         """Hold the run, or all waiting runs."""

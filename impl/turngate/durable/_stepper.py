@@ -65,10 +65,11 @@ class Settings:
 class PendingStep:
     """A step that was sent and is not answered yet."""
 
-    __slots__ = ("_resolved", "completes", "position", "refused_by", "was_decided")
+    __slots__ = ("_resolved", "completes", "position", "refused_by", "session_id", "was_decided")
 
-    def __init__(self) -> None:
+    def __init__(self, session_id: str) -> None:
         self._resolved: Future[None] | None = None
+        self.session_id = session_id
         self.position: int | None = None
         """The position at which it was saved; 0 if it was not, or if that is unknown; None until resolved."""
         self.completes: set[str] = set()
@@ -252,7 +253,7 @@ class Stepper:
             try:
                 await self.ledger.retire(name)
             except Exception as exc:  # it will be retried
-                log_error(exc, "worker %d, which was given up, could not be retired yet", name)
+                log_error(exc, "worker %d was given up, but could not be retired yet", name)
             else:
                 self.former.discard(name)
 
@@ -298,7 +299,7 @@ class Stepper:
     async def send(self, ask: Ask, fn: Callable[[Step], T], *, owner: bool) -> T:
         """Take a step in the task of the caller, which must not be cancelled."""
         self.under_way += 1
-        pending = PendingStep()
+        pending = PendingStep(ask.session_id)
         try:
             await self._host.until_joined()
             self.pending[pending] = None

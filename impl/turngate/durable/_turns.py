@@ -182,7 +182,9 @@ class KnownRuns:
         if run.on_complete is not None or run.callbacks:
             run.on_complete, run.callbacks = None, ()
             log_error(
-                None, "run %s was purged before its outcome was read; no callback is called", run.run_id
+                None,
+                "run %s was purged before its outcome was read, so its callbacks are not called",
+                run.run_id,
             )
         wake(run)
 
@@ -380,14 +382,14 @@ class LedgerTurns:
             except (Fenced, LedgerGone):
                 break
             except NotStorable as exc:
-                log_error(exc, "the outcome of run %s cannot be put on record as it is", run_id)
+                log_error(exc, "the outcome of run %s cannot be stored as it is", run_id)
                 if unwritten is not None:  # even an outcome without a result is refused
                     await asyncio.sleep(self._poll)
                 elif record.error == REFUSED_BY_LEDGER:
                     unwritten = REFUSED_BY_LEDGER
                 record.text, record.kept, record.error = "", None, REFUSED_BY_LEDGER
             except Exception as exc:
-                log_error(exc, "the outcome of run %s is not on record yet", run_id)
+                log_error(exc, "the outcome of run %s is not stored yet", run_id)
                 if not turn.given_up:
                     await asyncio.sleep(self._poll)
             else:

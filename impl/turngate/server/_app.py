@@ -104,7 +104,7 @@ class App:
         """
         if self._ended is not None and self._ended.done():
             if self._make is None:
-                raise DispatcherClosed("this application was closed together with its dispatcher")
+                raise DispatcherClosed("this application and its dispatcher are closed")
             self._backend, self._begun, self._ended, self._is_hasty = self._make(), None, None, False
         if self._begun is None:
             # A task of its own: a caller that is cancelled meanwhile does not take the others along.
@@ -294,7 +294,7 @@ def asgi_app(
     if isinstance(dispatcher, Dispatcher | DurableDispatcher):
         if options:
             given = ", ".join(sorted(options))
-            raise TypeError(f"{given}: give these to the dispatcher; asgi_app takes them with a runner only")
+            raise TypeError(f"{given}: give these to the dispatcher; asgi_app takes them only with a runner")
         return App(backend_of(dispatcher), security, limits, owns=owns, finish=finish)
     if not owns:
         raise ValueError(

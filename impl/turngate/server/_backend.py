@@ -133,9 +133,15 @@ async def list_messages(store: Any, session_id: str, after: str | None, limit: i
     return found[start : start + limit]
 
 
-async def find_prompt(store: Any, run_id: str) -> str | None:
-    """Return the prompt of a complete run from its messages, None if it had no turn or none is kept."""
+async def find_sent(store: Any, run_id: str) -> Message | None:
+    """Return the message with the prompt of a complete run, None if it had no turn or none is kept."""
     if not hasattr(store, "of_run"):
         return None
     messages: Sequence[Message] = await store.of_run(run_id)
-    return next((each.text for each in messages if (each.run_id, each.role) == (run_id, "user")), None)
+    return next((each for each in messages if (each.run_id, each.role) == (run_id, "user")), None)
+
+
+async def find_prompt(store: Any, run_id: str) -> str | None:
+    """Return the prompt of a complete run from its messages, None if it had no turn or none is kept."""
+    sent = await find_sent(store, run_id)
+    return None if sent is None else sent.text

@@ -64,7 +64,7 @@ def parsed(text: str) -> Cursor | None:
 def mark(complete: RunComplete) -> str:
     """Return a short mark for a RunComplete that is ahead; two share one by chance once in 2**64.
 
-    It is made of everything that a reader was told: on a ledger that was restored, a run may complete again,
+    It is made of everything that a reader received: on a ledger that was restored, a run may complete again,
     with another outcome.
     """
     said = json.dumps(complete)

@@ -30,7 +30,7 @@ async def demonstration(turn: Turn) -> None:
     for number, word in enumerate(words, 1):
         await asyncio.sleep(PAUSE)
         if any("fail" in run.prompt.lower().split() for run in turn.runs):
-            raise RuntimeError("it was asked to fail")
+            raise RuntimeError("the prompt asked for a failure")
         turn.write(f"{word} ")
         for run in await turn.fold():
             turn.write(f"\n\n…and “{_short(run.prompt)}”, which joined this turn. ")

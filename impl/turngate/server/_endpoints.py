@@ -17,7 +17,7 @@ from starlette.responses import Response
 from turngate import DispatcherClosed
 from turngate._errors import counted
 from turngate.server import _models as models
-from turngate.server._backend import find_prompt, list_messages
+from turngate.server._backend import find_sent, list_messages
 from turngate.server._event_log import EventLog
 from turngate.server._metrics import metrics
 from turngate.server._problems import Problem
@@ -191,12 +191,12 @@ class Handlers:
         run = await self._backend.find(request.path_params["run"])
         if run is None:
             raise Problem("unknown-run")
-        complete, prompt = run.complete, None
+        complete, sent = run.complete, None
         if complete is None and patience > 0:
             complete = await self._completed_within(run, patience, request)
         if complete is not None and not run.prompt:
-            prompt = await find_prompt(self._d.messages, run.run_id)
-        return models.run_body(run, complete, prompt, whole=True)
+            sent = await find_sent(self._d.messages, run.run_id)
+        return models.run_body(run, complete, sent, whole=True)
 
     async def _completed_within(self, run: Run, patience: float, request: Request) -> RunComplete | None:
         """Wait for a completion, as long as there is a client and a dispatcher that is not closed."""

@@ -1,7 +1,7 @@
 """The adapter of a `DurableDispatcher`: it follows what every process does, as this one learns of it.
 
-The subscription brings moves and RunCompletes, and the ledger has an order of all completions. Either may be
-the first to name a run. When it has come from one, the backend waits for the other:
+The subscription brings decisions and RunCompletes, and the ledger has an order of all completions. Either
+may be the first to name a run. When it has come from one, the backend waits for the other:
 
 1. A RunComplete that the subscription brings before the completions do is `ahead`, which the ids of events
    say (see `Cursor`). Ids have to stay short, so beyond a limit the backend waits for the completions.
@@ -59,7 +59,7 @@ class LedgerBackend:
         self._expected: dict[str, str] = {}
         """The prompts of runs that were submitted here and whose accept has not come as an event."""
         self._already_told: set[str] = set()
-        """The runs whose RunComplete the subscription brings although it was there before the log began."""
+        """The runs that the subscription still mentions although they were complete before the log began."""
         self._changed = asyncio.Event()
         """Set when an event or a completion has come."""
         self._reads_completions = False
@@ -70,8 +70,8 @@ class LedgerBackend:
         self._took_all = False
         """Whether all that was left has been put into the log."""
         self._is_over = asyncio.Event()
-        self._brings: Callable[[str], bool] = lambda cursor: True
-        """Says whether the subscription brings the completion of a cursor."""
+        self._brings: Callable[[str, str], bool] = lambda cursor, session_id: True
+        """Says whether the subscription brings the completion of a cursor, which is of this session."""
 
     @property
     def dropped(self) -> int:
@@ -108,23 +108,24 @@ class LedgerBackend:
     async def _subscribe(self) -> None:
         """Subscribe, and know of every completion whether it was there before.
 
-        What completes between the two looks at the end counts as there before, because it is not in the
-        log yet, even if the subscription brings it.
+        What has completed by the end counts as there before, because it is not in the log yet, even if the
+        subscription brings it.
         """
         d = self.dispatcher
-        before = await d.settled_cursor()
         self._events = d.subscribe(moves=True)
-        brings = await d.beginning(self._events)
+        start = await d.beginning(self._events)
         in_flight = {view.session_id: {run.run_id for run in runs_of(view)} for view in await d.sessions()}
         end = await d.settled_cursor()
-        between = [each async for each in d.completions(before, until=end)]
+        between = [each async for each in d.completions(start.cursor, until=end)]
         # In one step: a reader of the whole log so far has not heard of what completed up to here.
         if self.passed.completions:
             self._log.forget()
         self._in_flight = in_flight
         self._ahead.clear()
-        self._brings = brings
-        self._already_told = {complete.run_id for cursor, complete in between if brings(cursor)}
+        self._brings = start.brings
+        self._already_told = {
+            complete.run_id for cursor, complete in between if start.brings(cursor, complete.session_id)
+        }
         self.passed = Passed(end)
         self._is_subscribed = True
         self._changed.set()
@@ -194,11 +195,12 @@ class LedgerBackend:
 
     async def _put(self, event: Event) -> None:
         prompt = None
-        if isinstance(event, RunComplete):
-            if event.run_id in self._already_told:
+        if event.run_id in self._already_told:  # a reader may have its RunComplete from another process
+            if isinstance(event, RunComplete):
                 self._already_told.discard(event.run_id)
-                self._count(event)
-                return
+            self._count(event)
+            return
+        if isinstance(event, RunComplete):
             await self._until(lambda: len(self._ahead) < _AHEAD_LIMIT or not self._reads_completions)
             if len(self._ahead) >= _AHEAD_LIMIT:
                 raise DispatcherClosed("the ledger was closed before all completions were read")
@@ -261,7 +263,7 @@ class LedgerBackend:
         while True:
             try:
                 async for cursor, complete in self.dispatcher.completions(self.passed.completions):
-                    has_come = await self._await_arrival(cursor, complete.run_id)
+                    has_come = await self._await_arrival(cursor, complete)
                     self._pass(cursor)
                     if not has_come:
                         self._append(complete, None)
@@ -274,9 +276,10 @@ class LedgerBackend:
         self._reads_completions = False
         self._changed.set()
 
-    async def _await_arrival(self, cursor: str, run_id: str) -> bool:
+    async def _await_arrival(self, cursor: str, complete: RunComplete) -> bool:
         """Wait until the log has this completion; return False if the subscription does not bring it."""
-        if self._brings(cursor):
+        run_id = complete.run_id
+        if self._brings(cursor, complete.session_id):
             await self._until(lambda: run_id in self._ahead or self._took_all)
         has_come = run_id in self._ahead
         self._ahead.pop(run_id, None)

@@ -14,7 +14,7 @@ from msgspec.json import encode as encode_raw
 from turngate import Delta, Moved, Outcome, RunComplete, State, WhenBusy
 
 if TYPE_CHECKING:
-    from turngate import Event, Run, SessionView
+    from turngate import Event, Message, Run, SessionView
 
 SHOWN: Final = 200
 """Characters of a prompt that are shown where runs are listed; the runner is given all of them."""
@@ -139,7 +139,7 @@ class RunBody(Body):
 
 
 class SessionBody(Body):
-    """A session at one moment; `waiting` are the ids of the accepted and queued runs, in line order."""
+    """A session at one moment; `waiting` are the ids of the accepted and queued runs, in order."""
 
     session_id: str
     accepted: list[RunBody]
@@ -241,7 +241,7 @@ EVENTS: Final[dict[str, type[Struct]]] = {
         {"session_id": str | None, "run_id": None},
     ),
 }
-"""The data of each event of the stream. A move has the fields of `Moved` that its model names."""
+"""The data of each event of the stream. A decision has the fields of `Moved` that its model names."""
 
 _encoder: Final = json.JSONEncoder(separators=(",", ":"))
 # In ASCII: an event of the stream ends with its line, and not every string has a UTF-8 form.
@@ -269,16 +269,18 @@ def shown(prompt: str | None) -> str | None:
 
 
 def run_body(
-    run: Run, complete: RunComplete | None = None, prompt: str | None = None, *, whole: bool = False
+    run: Run, complete: RunComplete | None = None, sent: Message | None = None, *, whole: bool = False
 ) -> dict[str, Any]:
-    """Return a run, with its completion and its prompt if these are known from elsewhere.
+    """Return a run, with its completion, and the message with its prompt, if these are known from elsewhere.
 
     The prompt is shortened as in a list, unless the `whole` of it is asked for.
 
-    The handle of a complete run need not have the prompt: then it is null, not empty.
+    The handle of a complete run need not have the prompt and the data: then these are null.
     """
     complete = complete or run.complete
-    prompt = run.prompt if run.prompt or complete is None else prompt
+    prompt, data = run.prompt if run.prompt or complete is None else None, run.data
+    if prompt is None and sent is not None:
+        prompt, data = sent.text, sent.data
     return {
         "run_id": run.run_id,
         "session_id": run.session_id,
@@ -287,7 +289,7 @@ def run_body(
         "prompt": prompt if whole else shown(prompt),
         "complete": None if complete is None else complete._asdict(),
         "held": run.held,
-        "data": run.data,
+        "data": data,
     }
 
 

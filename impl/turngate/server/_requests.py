@@ -40,7 +40,7 @@ def check_id(name: str, value: str, limits: Limits) -> str:
     if len(value) > limits.id_limit:
         raise Problem("invalid", f"{name} has at most {limits.id_limit} characters (id_limit)")
     if value in ("", ".", ".."):
-        raise Problem("invalid", f"{name} must not be empty, '.' or '..', which addresses cannot name")
+        raise Problem("invalid", f"{name} must not be empty, '.' or '..', which an address cannot contain")
     return value
 
 

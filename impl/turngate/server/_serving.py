@@ -127,7 +127,7 @@ def serve(
     on_start: Callable[[int], object] = lambda port: None,
     listener: socket | None = None,
 ) -> bool:
-    """Serve until a signal comes; `on_start` is told the port, on the loop. Return whether it was Ctrl-C.
+    """Serve until a signal comes; `on_start` receives the port, on the loop. Return whether it was Ctrl-C.
 
     `listener` is a socket that listens already, maybe for other processes too; it is closed at the end.
     Raises OSError when the address is not available, LedgerUnavailable when the ledger cannot be reached.

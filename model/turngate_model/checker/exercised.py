@@ -1,12 +1,12 @@
 """What must have happened at least once, so that a check that saw nothing does not pass.
 
-A property that nothing has put to the test is not shown to hold. So the witness watches every step that the
+A property that nothing has tested is not shown to hold. So the witness watches every step that the
 explorer works out, and notes four things:
 
 1. which actions were taken,
 2. which guards were true and which were false, in the states whose rows ask for them,
 3. in which ways runs ended and were passed by, and turns waited,
-4. which properties were put to the test.
+4. which properties were tested.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def required(needs: Needs, bounds: Bounds | DurableBounds) -> frozenset[str]:
 
 
 class Witness:
-    """Notes what has happened at least once, and which properties were put to the test."""
+    """Notes what has happened at least once, and which properties were tested."""
 
     def __init__(self) -> None:
         self.seen: set[str] = set()

@@ -40,7 +40,7 @@ class Exploration(Generic[BoundsT]):
     gave_up: str = ""
     """Why the explorer gave up; empty if it did not."""
     exercised: frozenset[AnyProperty] = frozenset()
-    """The properties that some step put to the test."""
+    """The properties that some step tested."""
     missed: tuple[str, ...] = ()
     """What should have happened at least once within these bounds, and did not."""
 
@@ -53,7 +53,7 @@ class Exploration(Generic[BoundsT]):
 
     @property
     def unexercised(self) -> tuple[AnyProperty, ...]:
-        """The properties that no step put to the test."""
+        """The properties that no step tested."""
         return tuple(each for each in self.properties if each not in self.exercised)
 
     @property

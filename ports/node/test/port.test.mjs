@@ -44,6 +44,33 @@ test('a promise that is settled counts as complete before the next turn starts',
   assert.deepEqual(plain(await subject.ask({ op: 'finish', run: 'a' })), ['complete a false', 'handoff b']);
 });
 
+const lane = (cancel) => (port) => {
+  let abort;
+  return {
+    accept: ({ run }) => {
+      abort = new AbortController();
+      port.watch(run, port.runner(run, abort.signal));
+    },
+    cancel: () => (abort?.abort(), cancel()),
+  };
+};
+
+test('a promise that is rejected with an AbortError shows a run that was cancelled', async () => {
+  const subject = new Subject(lane(() => {}), ['cancel']);
+  await subject.ask({ op: 'reset' });
+  await subject.ask({ op: 'accept', session: 's', run: 'a' });
+  assert.deepEqual(plain(await subject.ask({ op: 'cancel', session: 's' })), ['complete a true']);
+});
+
+test('a cancel that never returns hangs, at the latest when nothing is in flight', async () => {
+  const subject = new Subject(lane(() => new Promise(() => {})), ['cancel']);
+  await subject.ask({ op: 'reset' });
+  await subject.ask({ op: 'accept', session: 's', run: 'a' });
+  await assert.rejects(subject.ask({ op: 'cancel', session: 's' }), /cancel hangs/);
+  await subject.ask({ op: 'reset' });
+  assert.deepEqual(plain(await subject.ask({ op: 'accept', session: 's', run: 'b' })), ['enter b active']);
+});
+
 test('a program does not hear of the one before it', async () => {
   const subject = new Subject(Right);
   await subject.ask({ op: 'reset' });

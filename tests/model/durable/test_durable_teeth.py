@@ -58,7 +58,7 @@ class UnknownIsAlive(DurableMechanism):
 
 
 class LeavesItToThoseWhoSawIt(DurableMechanism):
-    """Who comes back after everybody died does not look for the dead of before."""
+    """A process that comes back after all have died does not look for earlier dead ones."""
 
     def is_dead(self, world: ModelWorld, worker: WorkerName) -> bool:
         return not world.blackout and super().is_dead(world, worker)

@@ -201,8 +201,10 @@ def test_the_sleep_of_the_kit_is_not_taken_for_silence(monkeypatch: pytest.Monke
 def test_an_agent_that_was_stopped_does_not_hang() -> None:
     async def work() -> None:
         agent = Agent((), {}, None)  # type: ignore[arg-type]  # nothing is sent to it
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", "import time; time.sleep(3600)", start_new_session=True
+        process, _ = await asyncio.get_running_loop().subprocess_exec(
+            asyncio.SubprocessProtocol,
+            *(sys.executable, "-c", "import time; time.sleep(3600)"),
+            start_new_session=True,
         )
         agent._process = process
         try:
@@ -213,7 +215,7 @@ def test_an_agent_that_was_stopped_does_not_hang() -> None:
                 pass
         finally:
             process.kill()
-            await process.wait()
+            process.close()
 
     asyncio.run(work())
 

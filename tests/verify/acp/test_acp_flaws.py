@@ -32,6 +32,7 @@ EACH_KIND = (
     "wire cancel-twice asked",
     "wire idle-cancel at-once warm",
     "wire two-sessions",
+    "wire behind warm",
     "wire fail",
     "wire fail-beside",
 )
@@ -49,6 +50,7 @@ FLAWS: dict[str, tuple[Property, tuple[str, ...]]] = {
 }
 WAITING: dict[str, tuple[Property, tuple[str, ...]]] = {
     "never-answers-a-cancel": (Property.EXACTLY_ONE_COMPLETE, ("wire cancel asked",)),
+    "loses-what-waits": (Property.NO_STRAND, ("wire behind",)),
     "ignores-cancels": (Property.FULL_COVERAGE, ("wire cancel asked",)),
     "stuck-after-failure": (Property.NO_STRAND, ("wire fail",)),
     "leaves-model-calls-open": (Property.ONE_TURN, ("wire cancel asked",)),
@@ -143,6 +145,18 @@ def test_a_sound_agent_holds_at_every_moment(habit: str) -> None:
     assert (driver.found, driver.flaky, list(driver.skipped)) == ({}, {}, [])
     shown = {broken for broken, _ in FLAWS.values()} | {Property.IDLE_CANCEL}
     assert set(driver.checked) >= shown
+
+
+@pytest.mark.parametrize(
+    "busy", ["queue", "interrupt", "refuse", "fold", "join", "late-refuse", "late-interrupt"]
+)
+def test_whatever_becomes_of_a_prompt_behind_another_it_is_answered(
+    busy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUSY", busy)
+    driver = wired(flawed(), ("wire behind", "wire behind warm"))
+    assert (driver.found, driver.flaky, driver.skipped) == ({}, {}, {})
+    assert driver.checked[Property.EXACTLY_ONE_COMPLETE] == 2
 
 
 def test_our_own_server_holds() -> None:

@@ -18,7 +18,7 @@ from turngate_model.properties import Property
 from turngate_verify.acp import Setting, check_agent
 from turngate_verify.acp.probing import Policy, probe
 from turngate_verify.acp.rig import Rig
-from turngate_verify.conform import Conformance, Effort, Features, parsed
+from turngate_verify.conform import Conformance, Effort, Features, RealtimeSubject, parsed
 from turngate_verify.conform.sessions import Sessions
 from turngate_verify.conform.stepping import Waiting
 from turngate_verify.conform.windows import Judged, Window, judged, unstepped
@@ -33,7 +33,7 @@ def test_what_becomes_of_a_prompt_behind_a_busy_session(
     """It is found out, and never judged: whichever it is, the same programs hold."""
     monkeypatch.setenv("BUSY", does)
 
-    async def probed() -> Policy:
+    async def probed() -> Policy | None:
         rig = Rig(Setting(flawed(), grace=20.0))
         try:
             await rig.start()
@@ -92,6 +92,17 @@ def in_window(program: str, shown: Sequence[object], *, unordered: bool, at_work
     return judged(
         [sessions], Window((last,), tuple(rows), frozenset(), tuple(at_work), not unordered), place_of
     )
+
+
+def test_a_program_leaves_nothing_that_waits_for_an_answer() -> None:
+    """Not even if the answer never comes."""
+
+    async def waiting() -> list[str]:
+        tasks = [repr(each.get_coro()) for each in asyncio.all_tasks()]
+        return [each for each in tasks if "Event.wait" in each]
+
+    programmed(flawed("never-answers-a-cancel"), "queue", "accept a, cancel", grace=0.5)
+    assert asyncio.run_coroutine_threadsafe(waiting(), RealtimeSubject.loop()).result() == []
 
 
 def test_a_response_and_a_call_of_the_model_have_no_common_order() -> None:

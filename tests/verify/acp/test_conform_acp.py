@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from acp_judging import flawed, processes_in
 from surroundings import ROOT
 from turngate_verify.cli import run
+from turngate_verify.conform.result import UNTESTED
 
 WIRE_ALONE = ("--programs", "0", "--examples", "0", "--max-seconds", "1", "--grace", "20")
 SCHEMA = ROOT / "verify" / "turngate_verify" / "pipeline" / "schemas" / "conform.schema.json"
@@ -34,6 +36,13 @@ def test_a_finding_on_the_wire_is_printed_and_can_be_replayed(capsys: pytest.Cap
     assert "   2  cancel: RunComplete of a: finished\n" in out
     assert "  but a is answered end_turn: a prompt that is cancelled is answered cancelled\n" in out
     assert "  replay: turngate conform --acp --replay 'wire cancel asked' -- " in out
+
+
+def test_one_scenario_says_nothing_of_what_was_not_tried(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not even why: what happens behind a busy session is not found out for one scenario."""
+    _, out, _ = conform(capsys, "--replay", "wire prompt", "--json", "--", *flawed())
+    told = json.loads(out)["properties"]
+    assert told["FIFO"]["why"] == told["IDLE_CANCEL"]["why"]
 
 
 def test_a_sound_agent_in_one_round(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,9 +67,10 @@ def test_without_the_stub_only_the_wire_is_judged(
     )
     told = json.loads(out)["properties"]
     assert code == 3  # it never says cancelled, and it may be that it was always done before
-    assert told["FULL_COVERAGE"]["why"] == "nothing has put it to the test"
+    assert told["FULL_COVERAGE"]["why"] == UNTESTED
     assert told["EXACTLY_ONE_COMPLETE"]["verdict"] == "holds"
-    assert told["FIFO"]["why"] == "without the stub model, the kit does not decide what the model answers"
+    assert told["FIFO"]["verdict"] == "unknown"
+    assert "stub" in told["FIFO"]["why"]
     assert (tmp_path / "home").read_text(encoding="utf-8") == str(tmp_path)  # its own settings are in force
 
 
@@ -84,6 +94,17 @@ SILENT = "import sys; [None for line in sys.stdin]"
 DIES = "import sys; print('it hurts', file=sys.stderr); sys.exit(4)"
 ECHOES = "import sys; [print(line, end='', flush=True) for line in sys.stdin]"
 TALKS = "while True: print('hello')"
+FLOODS = "import os\nwhile True: os.write(1, b'hello\\n' * 10_000)"
+LISTS = """
+import sys
+sys.stdin.readline()
+print('{"jsonrpc": "2.0", "id": 1, "result": []}')
+"""
+THROWS = r"""
+import sys
+sys.stderr.write('file:///a/agent.mjs:7\nnew Agent();\n^\n\nTypeError: Agent is not a constructor\n')
+sys.exit('    at file:///a/agent.mjs:7:1\n\nNode.js v20.20.2')
+"""
 
 
 @pytest.mark.parametrize(
@@ -93,6 +114,9 @@ TALKS = "while True: print('hello')"
         (SILENT, "it hangs: no answer to initialize within 3 s"),
         (ECHOES, 'it does not speak ACP: it printed \'{"jsonrpc"'),
         (TALKS, "it does not speak ACP: it printed 'hello'"),
+        (FLOODS, "it does not speak ACP: it printed 'hello'"),
+        (LISTS, "it answers initialize with []"),
+        (THROWS, "it died, with exit code 1 (it complains: TypeError: Agent is not a constructor)"),
         ("print('hello')", "it does not speak ACP: it printed 'hello'"),
         (TWO_VERSIONS, "it does not speak version 1 of ACP: protocolVersion is 2"),
         (NO_SESSIONS, "it answers session/new with error -32000: log in"),
@@ -103,6 +127,9 @@ TALKS = "while True: print('hello')"
         "hangs",
         "echoes",
         "talks on",
+        "floods",
+        "answers with a list",
+        "throws",
         "talks",
         "speaks version 2",
         "wants a login",
@@ -132,6 +159,7 @@ def test_other_bad_input(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
             (("--no-stub", "--stub-port", "1", "--", "cat"), "--stub-port and --home prepare a stub"),
             (("--workers", "2", "--", "cat"), "--acp takes '-- COMMAND...', and one worker"),
             (("a.py:A",), "--acp takes '-- COMMAND...', and one worker"),
+            (("--doubt", "--", "cat"), "--doubt wraps an adapter, so it does not go with --acp"),
             (("--replay", "wire sleep", "--", "cat"), "'wire sleep' is no scenario; after 'wire' there is"),
             (
                 ("--replay", "wire cancel now", "--", "cat"),
@@ -154,8 +182,41 @@ def test_an_agent_that_dies_later_is_not_judged_to_the_end(
     agent.write_text(said.replace('case "session/cancel":', dies, 1), encoding="utf-8")
     code, out, _ = conform(capsys, *WIRE_ALONE, "--", sys.executable, str(agent))
     assert code == 3
-    assert "the subject could not be judged to the end: it died, with exit code 1" in out
+    assert "exit code 1" in out
     assert "  ! no more\n" in out
+
+
+def test_an_agent_that_dies_at_its_second_prompt_has_come_far_enough_to_be_judged(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    agent = tmp_path / "agent.py"
+    said = Path(flawed()[1]).read_text(encoding="utf-8")
+    dies = 'case "session/prompt":\n                if message["id"] > 3: sys.exit("no more")'
+    agent.write_text(said.replace('case "session/prompt":', dies, 1), encoding="utf-8")
+    code, out, err = conform(capsys, "--", sys.executable, str(agent))
+    assert (code, err) == (3, "")
+    assert "the subject could not be judged to the end: it died, with exit code 1" in out
+
+
+def test_an_agent_that_dies_and_leaves_a_process_behind_does_not_keep_the_kit(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """That process holds the standard output of the agent open, and is in no group of it."""
+    agent = tmp_path / "agent.py"
+    said = Path(flawed("dies-at-a-prompt")[1]).read_text(encoding="utf-8")
+    leaves = f"""
+    import subprocess
+    from pathlib import Path
+    stays = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    Path({str(tmp_path / "stays")!r}).write_text(str(stays.pid))
+"""
+    agent.write_text(said.replace("async def main() -> None:\n", f"async def main() -> None:{leaves}", 1))
+    try:
+        code, out, err = conform(capsys, "--", sys.executable, str(agent), "dies-at-a-prompt")
+    finally:
+        os.kill(int((tmp_path / "stays").read_text(encoding="utf-8")), signal.SIGKILL)
+    assert (code, out) == (2, "")
+    assert err == "turngate: it died, with exit code 1 (it complains: no more)\n"
 
 
 def test_noise_is_noted_and_not_judged(capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,7 +86,7 @@ def test_explore_is_unknown_when_a_limit_is_reached_or_nothing_was_tested(
     assert (code, told["verdict"], told["reasons"]) == (3, "unknown", ["time ran out after 0.01 s"])
     code, out, _ = turngate(capsys, "explore", "--prompts", "1")
     assert code == 3
-    assert "nothing puts NEVER_POISONED, NO_STRAND, FIFO, ISOLATION to the test" in out
+    assert "NEVER_POISONED, NO_STRAND, FIFO, ISOLATION" in out
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_explore_lists_the_designs_of_processes(capsys: pytest.CaptureFixture[st
 def test_explore_is_unknown_where_too_few_processes_die(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = turngate(capsys, "explore", "--durable", "--crashes", "0", "--losses", "0", "--loads", "0")
     assert code == 3
-    assert "nothing puts DURABLE, ADOPTED to the test" in out
+    assert "DURABLE, ADOPTED" in out
     arguments = ("explore", "--design", "no-version", "--loads", "0", "--prompts", "1")
     reason = "within these bounds no-version does not break EXACTLY_ONE_COMPLETE or ONE_TURN or FULL_COVERAGE"
     code, told = json_of(capsys, *arguments)

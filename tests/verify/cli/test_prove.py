@@ -41,8 +41,8 @@ def test_a_proof_is_printed_in_one_line_per_property(
         (line,) = [line for line in said.splitlines() if line.startswith(f"{part} ")]
         assert "holds" in line
         assert "Z3 1, cvc5 2" in line
-    assert "beside the mechanism: 4 steps of 3 session states" in said
-    assert "not said here: reused-id" in said
+    assert "4 steps of 3 session states" in said
+    assert "reused-id" in said
     assert "verdict: holds" in said
 
 

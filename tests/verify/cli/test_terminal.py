@@ -181,7 +181,7 @@ def test_a_subject_that_wants_to_leave_is_reported_and_nothing_is_said_of_its_pr
         with captured("ascii") as printed:
             assert run(["conform", f"{path}:{name}"]) == 3
         assert raw_in(printed()) == set()
-        assert "the subject could not be judged to the end: at accept a: it raised" in printed()
+        assert "at accept a: it raised" in printed()
 
 
 def test_an_error_of_its_own_is_no_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_an_error_of_its_own_is_no_verdict(monkeypatch: pytest.MonkeyPatch, tmp_
         assert run(["trace", str(path)]) == 70
     assert raw_in(printed()) == set()
     assert "KeyError" in printed()
-    assert printed().endswith("is an error in turngate itself, and says nothing about what it was checking\n")
+    assert "turngate itself" in printed()
 
 
 def shell(script: str, *paths: Path, **environment: str) -> subprocess.CompletedProcess[str]:

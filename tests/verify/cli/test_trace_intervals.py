@@ -50,4 +50,4 @@ def test_bad_input_gets_one_clear_line(capsys: pytest.CaptureFixture[str], tmp_p
     assert run(["trace", "--intervals", path]) == 2
     assert "line 1: unknown event 'jump'" in capsys.readouterr().err
     assert run(["trace", path, path]) == 2
-    assert "several can be judged together with --intervals" in capsys.readouterr().err
+    assert "--intervals" in capsys.readouterr().err

@@ -99,7 +99,7 @@ def see_that_it_holds_and_counts(thoroughness: command.Thoroughness, code: int, 
     for each, checked in told["properties"].items():
         assert checked["verdict"] == "holds"
         checks = (
-            {"processes"} if each in map(str, DurableProperty) else {"line", "proof", "lockstep", "rules"}
+            {"processes"} if each in map(str, DurableProperty) else {"waiting", "proof", "lockstep", "rules"}
         )
         if each not in NOT_ON_LEDGERS:
             checks |= {"ledger rules", "ledger faults", "ledger schedules"}
@@ -234,7 +234,7 @@ def test_a_proof_that_cannot_be_made_is_named(
     monkeypatch.setattr(command, "what_to_install", lambda: "cvc5 not installed")
     code, told = verify(capsys)
     see_that_it_holds_and_counts(SMALL, code, told)
-    assert "the proof for any number of runs: cvc5 not installed" in told["unchecked"]
+    assert any("cvc5 not installed" in each for each in told["unchecked"])
 
 
 def proving(**about: Any) -> Callable[[Any], Proof]:
@@ -447,7 +447,7 @@ def untested_model(bounds: DurableBounds) -> Exploration[DurableBounds]:
         ("hold", hold, "holds", "FENCED holds, model only"),
         ("refuted", unrefuted, "violated", "no-fence not refuted"),
         ("hold", broken_model, "violated", "ADOPTED violated"),
-        ("hold", untested_model, "unknown", "within these bounds nothing puts DURABLE, ADOPTED to the test"),
+        ("hold", untested_model, "unknown", "DURABLE, ADOPTED"),
     ],
 )
 def test_what_the_model_of_processes_says_decides(
@@ -477,7 +477,7 @@ def test_what_the_model_of_processes_says_decides(
 
 def test_where_only_the_model_was_looked_at_the_verdict_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     verification = Verification()
-    verification.checks[Property.HELD]["line"] = {"states": 7}
+    verification.checks[Property.HELD]["waiting"] = {"states": 7}
     verification.checks[Property.FIFO] |= {"model": {"states": 7}, "rules": {"examples": 3}}
     print_verification(verification)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
@@ -487,7 +487,7 @@ def test_where_only_the_model_was_looked_at_the_verdict_says_so(capsys: pytest.C
 
 DRIVERS = [
     "model",
-    "line",
+    "waiting",
     "proof",
     "lockstep",
     "rules",
@@ -499,7 +499,7 @@ DRIVERS = [
     "ledger",
     "designs",
     "sabotage",
-    "limbs",
+    "clients",
     "network",
     "processes",
     "diagrams",
@@ -558,5 +558,5 @@ def test_clients_that_are_not_installed_are_named(
     monkeypatch.setattr(command, "check_network", lambda _examples, *, has_ledger: lacking)
     code, told = verify(capsys)
     assert code == 0
-    assert "clients and a server over a network: httpx2 is not installed" in told["unchecked"]
+    assert any("httpx2 is not installed" in each for each in told["unchecked"])
     assert "network" not in told["properties"]["NO_RESIDUE"]["checks"]

@@ -36,6 +36,7 @@ from turngate_verify.conform import (
     written,
 )
 from turngate_verify.conform.programs import part_of
+from turngate_verify.conform.result import UNTESTED
 
 pytestmark = pytest.mark.usefixtures("standing_clock")
 
@@ -48,7 +49,7 @@ SUBJECTS: dict[type[AsyncioSubject], dict[Property, str]] = {
         Property.IDLE_CANCEL: "accept a, finish a, cancel, accept b",
     },
     session_lock.SessionLockSubject: {Property.FULL_COVERAGE: "accept a, accept b, cancel"},
-    aiojobs_limit_one.AiojobsSubject: {Property.LAST_WORD: "accept a, accept b, finish a"},
+    aiojobs_limit_one.AiojobsSubject: {},
     turngate_itself.TurngateSubject: {},
 }
 """What each subject of the examples breaks, and the shortest program that shows it."""
@@ -149,14 +150,15 @@ def test_what_a_subject_cannot_do_is_left_out_and_listed() -> None:
         "send_now",
         "into",
     ]
-    assert result.why_unknown(Property.FULL_COVERAGE) == "the subject cannot be cancelled"
+    assert result.verdict_of(Property.FULL_COVERAGE) == "unknown"
+    assert result.why_unknown(Property.FULL_COVERAGE)
     assert result.verdict == "holds"
 
 
-def test_what_was_never_put_to_the_test_is_unknown() -> None:
+def test_what_was_never_tested_is_unknown() -> None:
     result = check(Plain, effort=Effort(programs=0, examples=0))
     assert result.verdict == "unknown"
-    assert result.why_unknown(Property.FIFO) == "nothing has put it to the test"
+    assert result.why_unknown(Property.FIFO) == UNTESTED
 
 
 def test_an_operation_that_ends_in_an_offence_says_nothing_of_what_it_does_not_break() -> None:
@@ -164,8 +166,8 @@ def test_an_operation_that_ends_in_an_offence_says_nothing_of_what_it_does_not_b
         flawed("starts again"), effort=Effort(programs=1500, examples=0), limits=ProgramLimits(2, 1, 1)
     )
     assert result.verdict_of(Property.TERMINAL_IS_FINAL) == "violated"
-    # Every handoff is such an operation, and nothing else puts LAST_WORD to the test.
-    assert result.why_unknown(Property.LAST_WORD) == "nothing has put it to the test"
+    # Every handoff is such an operation, and nothing else tests LAST_WORD.
+    assert result.why_unknown(Property.LAST_WORD) == UNTESTED
 
 
 class Unruly(Plain):
@@ -297,6 +299,7 @@ def test_a_search_that_runs_out_of_time_is_unknown_and_begins_nothing_more(
         return made[-1]
 
     result = check(slow, effort=effort._replace(seconds=1.95))
-    assert (result.verdict, result.gave_up) == ("unknown", "time ran out after 1.95 s")
+    assert result.verdict == "unknown"
+    assert "1.95 s" in result.gave_up
     # A program that was begun in time is played to its end, again with one session or no idle cancel.
     assert 20 <= len(made) < 26

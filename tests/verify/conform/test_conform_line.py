@@ -73,7 +73,7 @@ def test_turngate_itself_holds_with_all_of_it() -> None:
     assert not result.failed
     assert not result.counterexamples, result.replays
     assert result.verdict_of(Property.HELD) == result.verdict_of(Property.AS_EDITED) == "holds"
-    assert result.left_out == ["crash: the process of the subject is not killed"]
+    assert [each.partition(":")[0] for each in result.left_out] == ["crash"]
 
 
 @pytest.mark.deep

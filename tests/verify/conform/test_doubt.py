@@ -42,7 +42,7 @@ def test_of_a_right_subject_every_flaw_that_its_features_can_show_is_found(plain
             assert each.property in flaw.breaks
             assert each.program
         else:
-            assert each.why.startswith("the adapter does not declare ")
+            assert any(need in each.why for need in flaw.needs)
     assert plain.verdict == "holds"
 
 
@@ -70,7 +70,7 @@ def test_what_needs_a_feature_that_the_adapter_lacks_is_not_tried_and_counts_as_
     result = doubt(Inaudible, effort=QUICK)
     told = {each.name: each for each in result.doubts}
     assert told["poisons"].noticed == "not tried"
-    assert told["poisons"].why == "the adapter does not declare cancel"
+    assert "cancel" in told["poisons"].why
     assert told["overtakes"].noticed == "found"
     assert result.verdict == "holds"
 
@@ -82,7 +82,8 @@ def test_bounds_that_are_too_small_are_said() -> None:
     assert shown.noticed == "found"  # a drill shows it
     shown = doubt_one(flaws["loses-prompt"], STEPS, small)
     assert shown.noticed == "missed"
-    assert shown.why == "no program brought it about: the bounds are too small; races were not tried"
+    assert "bounds" in shown.why
+    assert "races" in shown.why
 
 
 def doubt_one(flaw: type[Flawed], make: Any, effort: Effort) -> Any:
@@ -110,14 +111,14 @@ def test_a_flaw_that_nothing_gives_away_is_missed() -> None:
     result = only(Nothing, STEPS, QUICK)
     assert noticed(result) == {"nothing": "missed"}
     assert result.verdict == "unknown"
-    assert "nothing the adapter shows gives it away" in result.doubts[0].why
+    assert "bounds" not in result.doubts[0].why
 
 
 def test_what_a_broken_subject_breaks_already_hides_a_flaw() -> None:
     result = only(flawed.SaysFinished, session_lock.SessionLockSubject, QUICK)
     assert result.verdict == "violated"
     assert noticed(result) == {"says-finished": "not tried"}
-    assert result.doubts[0].why == "the subject itself breaks FULL_COVERAGE, which may hide it"
+    assert "FULL_COVERAGE" in result.doubts[0].why
 
 
 @pytest.mark.deep
@@ -182,7 +183,7 @@ def test_the_command_prints_each_and_its_exit_code_says_whether_all_were_found(
     assert run(["conform", "--doubt", *settings, "test_doubt:STEPS"]) == 3
     capsys.readouterr()
     assert run(["conform", "--doubt", "--replay", "accept a", "test_doubt:STEPS"]) == 2
-    assert "--doubt cannot be used with" in capsys.readouterr().err
+    assert "--doubt" in capsys.readouterr().err
 
 
 def test_a_late_complete_is_shown_behind_the_handoff() -> None:

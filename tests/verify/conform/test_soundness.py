@@ -45,4 +45,4 @@ def test_it_says_which_dispatcher_is_accused_by_which_program(
 def test_a_name_of_none_is_refused(soundness: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         soundness.main(["--only", "Nope"])
-    assert "no right dispatcher has 'Nope' in its name" in capsys.readouterr().err
+    assert "'Nope'" in capsys.readouterr().err

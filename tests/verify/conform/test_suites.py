@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 
 import pytest
@@ -18,6 +18,7 @@ from turngate_verify.conform import (
     Conformance,
     Effort,
     Features,
+    Observed,
     Program,
     ProgramLimits,
     Subject,
@@ -207,6 +208,19 @@ def test_a_subject_that_takes_real_time_holds_within_the_time_that_there_is_by_d
     result = check(taking(standing_clock, seconds))
     assert (result.gave_up, result.counterexamples, result.verdict) == ("", {}, "holds")
     assert 3 <= max(result.examples.values()) <= 100
+
+
+def test_a_subject_each_operation_of_which_takes_time_holds_within_the_time_by_default(
+    standing_clock: StandingStill,
+) -> None:
+    class Slow(Plain):
+        def observe(self) -> Sequence[Observed]:
+            standing_clock.now += 0.12
+            return super().observe()
+
+    result = check(Slow)
+    assert (result.gave_up, result.verdict) == ("", "holds")
+    assert result.drills
 
 
 def naive(depth: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -183,7 +184,7 @@ def test_effects_of_a_hook_are_recorded_after_the_current_step() -> None:
     )
     assert run_program(rules_of(), program) is None
     raised = run_program(rules_of(broken_dispatchers.PerformsAtOnce), program)
-    assert str(raised) == "subscribers are told of [4, 2, 3], which became complete as [2, 4, 3]"
+    assert re.findall(r"\[[\d, ]+\]", str(raised)) == ["[4, 2, 3]", "[2, 4, 3]"]
 
 
 def test_a_program_is_shrunk_to_what_matters_and_its_runs_are_renamed() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import line_histories
 from turngate_model import Property
 from turngate_verify.intervals import BadHistory, Item, JudgedHistory, judge_files, read, search
 from turngate_verify.intervals.judge import decided, plainly, segments
@@ -212,6 +213,21 @@ BAD = {
         "line 1: start of run 'a', which was never",
     ),
     "backwards": ('{"event": "cancel", "session": "s", "call": 2, "return": 1}', "ends before it begins"),
+    "a state that is no string": (
+        '{"event": "enter", "run": "a", "state": {}, "call": 1}',
+        "line 1: enter needs a state",
+    ),
+    "a number that is too large": (
+        f'{{"event": "cancel", "session": "s", "call": {10**400}}}',
+        "line 1: call must be a number",
+    ),
+    "a hold of nothing": ('{"event": "hold", "call": 1}', "line 1: hold needs session"),
+    "a hold of an unknown run": ('{"event": "hold", "runs": ["a"], "call": 1}', "hold of run 'a', which was"),
+    "a move before an unknown run": (
+        '{"event": "accept", "session": "s", "run": "a", "call": 1}\n'
+        '{"event": "move", "run": "a", "before": "b", "call": 1}',
+        "line 2: move of run 'b', which was never accepted",
+    ),
     "not a number": ('{"event": "cancel", "session": "s", "call": "2"}', "call must be a number"),
     "a late clock": (
         '\n{"event": "end"}\n{"clock_error": 1}',
@@ -251,3 +267,47 @@ def test_what_was_accepted_while_a_cancelled_runner_worked_on_cannot_finish_with
     of_b = [line for line in lines if line.get("run") == "b" and line["event"] in ("start", "ended")]
     found = judged([line for line in lines if line not in of_b])
     assert (found.verdict, found.breaches[0].what) == ("violated", "b completes as finished, and never ran")
+
+
+@pytest.mark.parametrize("seeds", [range(600), pytest.param(range(600, 6_000), marks=pytest.mark.deep)])
+def test_what_callers_do_to_the_line_is_judged_like_by_the_plain_search(seeds: range) -> None:
+    verdicts, events = Counter[tuple[str, str]](), Counter[str]()
+    for seed in seeds:
+        chance = random.Random(seed)
+        exact = line_histories.recorded(seed)
+        events.update(line["event"] for line in exact)
+        for kind, spoil in {"right": lambda lines, _: lines, **line_histories.WRONG}.items():
+            lines = spoil(exact, chance)
+            if lines is None:
+                continue
+            texts = [json.dumps(line) for line in widened(lines, chance.choice((0.0, 0.5, 1.5)), chance)]
+            for items in read([("", [*texts, json.dumps(WHOLE)])]).sessions.values():
+                quick = decided(items, frozenset(), whole=True, limit=20_000).verdict
+                plain = plainly(items, frozenset(), whole=True, limit=20_000).verdict
+                assert {quick, plain} != {"holds", "violated"}, (seed, kind)
+                assert (kind, quick) != ("right", "violated"), seed
+                verdicts[kind, quick] += 1
+    assert min(events[each] for each in ("hold", "resume", "move", "edit")) > 50, events
+    for kind in ("right", *line_histories.WRONG):
+        assert verdicts[kind, "holds" if kind == "right" else "violated"] > 10, verdicts
+
+
+def test_a_held_run_must_not_start_and_a_prompt_for_one_turn_is_cleared_with_it() -> None:
+    def at(nth: float, event: str, **more: Any) -> dict[str, Any]:
+        return {"event": event, **more, "call": nth, "return": nth + 0.5}
+
+    begin = [at(0, "accept", session="s", run="a"), {"event": "start", "run": "a", "at": 0.6}]
+    waits = at(1, "accept", session="s", run="b")
+    done = [at(3, "complete", run="a", cancelled=False), {"event": "start", "run": "b", "at": 4}]
+    for hold in (at(2, "hold", session="s"), at(2, "hold", runs=["b"])):
+        (breach,) = judged([*begin, waits, hold, *done, WHOLE]).breaches
+        assert Property.HELD in (breach.broken, *breach.possible)
+        resume = {**hold, "event": "resume", "call": 2.6, "return": 3.5}
+        last = at(5, "complete", run="b", cancelled=False)
+        assert judged([*begin, waits, hold, resume, *done, last, WHOLE]).verdict == "holds"
+    never = {key: value for key, value in at(2, "hold", session="s").items() if key != "return"}
+    assert judged([*begin, waits, never, *done]).verdict == "holds"
+    bound = at(1, "accept", session="s", run="b", into="a")
+    cleared = at(3, "complete", run="b", cancelled=False, error="cleared")
+    assert judged([*begin, bound, done[0], cleared, WHOLE]).verdict == "holds"
+    assert judged([*begin, bound, *done]).verdict == "violated"

@@ -179,9 +179,8 @@ def test_a_truncation_makes_every_session_unknown(tmp_path: Path) -> None:
         return step == 8
 
     follow(TailedFile(path), monitor, found.append, stopped=stopped)
-    assert [each.what for each in found] == [
-        "the file was truncated: lines may be missing, and every session is unknown now"
-    ]
+    assert len(found) == 1
+    assert "truncated" in found[0].what
     assert (monitor.figures.restarts, monitor.figures.accepted) == (1, 2)
 
 

@@ -156,7 +156,7 @@ def test_it_says_where_it_comes_from_and_how_to_make_it_again(browser: Browser, 
 
 def test_where_there_is_no_checkout_or_no_git_it_says_so(tmp_path: Path) -> None:
     assert provenance.commit(None).startswith("none:")
-    assert provenance.commit(tmp_path) == "unknown: git does not say"
+    assert provenance.commit(tmp_path).startswith("unknown")
 
 
 def test_what_strangers_have_written_is_text(browser: Browser, report: Path) -> None:

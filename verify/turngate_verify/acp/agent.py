@@ -51,6 +51,19 @@ def _work_of(leader: int) -> tuple[int, bool]:
     return ticks, is_running
 
 
+class _Pipes(asyncio.subprocess.SubprocessStreamProtocol):
+    """The streams of a process, and its end, which a process that it has left behind does not put off."""
+
+    def __init__(self) -> None:
+        super().__init__(limit=_LONGEST, loop=asyncio.get_running_loop())
+        self.has_ended = asyncio.Event()
+
+    def process_exited(self) -> None:
+        """Note the end of the process: others may hold its standard output open."""
+        super().process_exited()
+        self.has_ended.set()
+
+
 class Request:
     """A request, and every response to it: there should be one."""
 
@@ -113,9 +126,10 @@ class Agent:
         """Asked about a permission; if it returns True, it will be answered later."""
         self._environment = environment
         self._requests: dict[int, Request] = {}
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: asyncio.SubprocessTransport | None = None
+        self._pipes: _Pipes | None = None
         self._complaints: BinaryIO | None = None
-        self._reading: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._has_spoken = False
         self._is_gone = asyncio.Event()
         self._why = ""
@@ -123,16 +137,16 @@ class Agent:
     async def start(self, seconds: float) -> dict[str, Any]:
         """Start the process and initialize it; return what it can do. Raises OSError or AgentGone."""
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
-        self._process = await asyncio.create_subprocess_exec(
+        self._process, self._pipes = await asyncio.get_running_loop().subprocess_exec(
+            _Pipes,
             *self.command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=self._complaints,
             env=dict(self._environment),
-            limit=_LONGEST,
             start_new_session=True,
         )
-        self._reading = asyncio.ensure_future(self._read())
+        self._tasks = [asyncio.ensure_future(each) for each in (self._read(), self._watch())]
         about = {"protocolVersion": 1, "clientCapabilities": {}, "clientInfo": CLIENT}
         answer = await self.request("initialize", about, seconds)
         version = answer.get("protocolVersion")
@@ -143,18 +157,18 @@ class Agent:
     async def stop(self) -> None:
         """Close its input, wait for a moment, and kill its whole process group."""
         process, self._process = self._process, None
+        for each in self._tasks:
+            each.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if process is not None:
-            assert process.stdin is not None
-            with contextlib.suppress(OSError):
-                process.stdin.close()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(process.wait()), _ENDS)
+            assert self._pipes is not None
+            assert self._pipes.stdin is not None
+            self._pipes.stdin.close()
+            await self._has_ended(_ENDS)
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
+                os.killpg(process.get_pid(), signal.SIGKILL)
+            await self._pipes.has_ended.wait()
+            process.close()
         if self._complaints is not None:
             self._complaints.close()
             self._complaints = None
@@ -167,8 +181,9 @@ class Agent:
         self.conversation.append(f"> {line[:400]}")
         if self._process is None or self._is_gone.is_set():
             raise self.failed(self._why or "it is gone")
-        assert self._process.stdin is not None
-        self._process.stdin.write(line.encode() + b"\n")
+        assert self._pipes is not None
+        assert self._pipes.stdin is not None
+        self._pipes.stdin.write(line.encode() + b"\n")
 
     def ask(self, method: str, params: dict[str, Any]) -> Request:
         """Send a request."""
@@ -185,9 +200,11 @@ class Agent:
             if not self._has_spoken and self.noise:
                 raise self.failed(self._does_not_speak())
             raise self.failed(f"it hangs: no answer to {method} within {seconds:g} s")
-        result = request.answers[0].get("result")
+        answer = request.answers[0]
+        result = answer.get("result")
         if not isinstance(result, dict):
-            raise self.failed(f"it answers {method} with {outcome_of(request.answers[0])}")
+            got = outcome_of(answer) if "error" in answer else json.dumps(result)[:200]
+            raise self.failed(f"it answers {method} with {got}")
         return result
 
     async def open_session(self, seconds: float) -> str:
@@ -232,10 +249,10 @@ class Agent:
         return False
 
     async def _read(self) -> None:
-        assert self._process is not None
-        assert self._process.stdout is not None
+        assert self._pipes is not None
+        assert self._pipes.stdout is not None
         try:
-            while line := await self._process.stdout.readline():
+            while line := await self._pipes.stdout.readline():
                 self._hear(line)
                 if self.noise >= _NOISE and not self._has_spoken:
                     self._gone(self._does_not_speak())
@@ -245,6 +262,20 @@ class Agent:
             return
         self._gone(await self._how_it_ended())
 
+    async def _watch(self) -> None:
+        """Note the end of a process that has left its output open to another one."""
+        assert self._pipes is not None
+        await self._pipes.has_ended.wait()
+        await asyncio.sleep(_ENDS)
+        if not self._is_gone.is_set():
+            self._gone(await self._how_it_ended())
+
+    async def _has_ended(self, seconds: float) -> bool:
+        assert self._pipes is not None
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._pipes.has_ended.wait(), seconds)
+        return self._pipes.has_ended.is_set()
+
     def _gone(self, why: str) -> None:
         self._why = why
         self._is_gone.set()
@@ -253,9 +284,8 @@ class Agent:
         assert self._process is not None
         if not self._has_spoken and self.noise:
             return self._does_not_speak()
-        try:
-            code = await asyncio.wait_for(asyncio.shield(self._process.wait()), _ENDS)
-        except TimeoutError:
+        await self._has_ended(_ENDS)
+        if (code := self._process.get_returncode()) is None:
             return "it closed its standard output"
         return f"it died of signal {-code}" if code < 0 else f"it died, with exit code {code}"
 
@@ -320,9 +350,9 @@ class Agent:
         """Look for a second whether its processes compute or read; False where that cannot be seen."""
         if self._process is None:
             return False
-        before, _ = _work_of(self._process.pid)
+        before, _ = _work_of(self._process.get_pid())
         await asyncio.sleep(_LOOKS)
-        after, is_running = _work_of(self._process.pid)
+        after, is_running = _work_of(self._process.get_pid())
         return is_running or after - before >= _TICKS
 
     def check(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from turngate_verify.conform.result import Conformance, Effort
 from turngate_verify.conform.suites import check, replay
 
 T = TypeVar("T")
+_ERROR = re.compile(r"(\w+[.:]+)*\w*(Error|Exception|panic)\b.*:")
 _WIRE_SHARE = 0.4
 """The wire driver may take this much of the time."""
 _SERIAL = "behind a busy session a prompt {}, so the client waits for the response before it sends the next"
@@ -67,8 +69,8 @@ async def _begin(rig: Rig, *, plays_programs: bool) -> Probed:
         await rig.start()
         return await probe(rig, has_policy=plays_programs)
     except SubjectFailed as failed:
-        complaints = rig.agent.complaints()
-        last = f" (it complains: {complaints[-1].strip()[:300]})" if complaints else ""
+        complaint = _complaint(rig.agent.complaints())
+        last = f" (it complains: {complaint[:300]})" if complaint else ""
         what = failed.what if isinstance(failed, Unusable) else f"{failed.what}{last}"
         raise BadAgent(what) from None
     except FileNotFoundError:
@@ -78,6 +80,13 @@ async def _begin(rig: Rig, *, plays_programs: bool) -> Probed:
             port = rig.setting.stub_port
             raise BadAgent(f"port {port} is already in use; choose another with --stub-port") from None
         raise BadAgent(f"{rig.setting.command[0]} cannot be run: {wrong.strerror or wrong}") from None
+
+
+def _complaint(lines: list[str]) -> str:
+    """Return the line that says most: the last one that names an error, or else the last one."""
+    said = [line.strip() for line in lines if line.strip()]
+    errors = [line for line in said if _ERROR.match(line)]
+    return (errors or said or [""])[-1]
 
 
 def _checked(
@@ -95,7 +104,7 @@ def _checked(
             result.told = [str(step) for step in wire.last.steps]
         if rig.setting.has_stub and not isinstance(asked, Scenario):
             left = effort._replace(seconds=max(1.0, float(round(effort.seconds - wire.spent))), workers=1)
-            make: SubjectFactory = functools.partial(AcpSubject, rig, probed.policy)
+            make: SubjectFactory = functools.partial(AcpSubject, rig, probed.policy or "unknown")
             result = replay(make, name, asked, effort=left) if asked else check(make, name, effort=left)
     except SubjectFailed as failed:
         result.failed = failed
@@ -127,7 +136,7 @@ def _merge(result: Conformance, wire: WireDriver) -> None:
             result.flaky[broken] = flaky
 
 
-def _hidden(rig: Rig, policy: Policy) -> dict[AnyProperty, str]:
+def _hidden(rig: Rig, policy: Policy | None) -> dict[AnyProperty, str]:
     """Return the properties that cannot be shown here, and why."""
     if not rig.setting.has_stub:
         why = "without the stub model, the kit does not decide what the model answers"
@@ -140,6 +149,6 @@ def _hidden(rig: Rig, policy: Policy) -> dict[AnyProperty, str]:
             Property.ISOLATION,
         )
         return dict.fromkeys([each for each in Property if each not in shown], why)
-    if policy in ("queue", "fold"):
+    if policy in ("queue", "fold", None):
         return {}
     return {Property.FIFO: _SERIAL.format(IN_WORDS[policy])}

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import Literal, NamedTuple, TypeAlias
 
+from turngate_verify.acp.agent import AgentGone
 from turngate_verify.acp.rig import Prompt, Rig
 from turngate_verify.conform.port import SubjectFailed
 
-Policy: TypeAlias = Literal["queue", "fold", "interrupt", "refuse", "parallel", "unknown"]
+Policy: TypeAlias = Literal["queue", "fold", "interrupt", "refuse", "parallel", "unanswered", "unknown"]
 IN_WORDS: dict[Policy, str] = {
     "queue": "waits for its turn",
     "fold": "joins the turn that is active",
     "interrupt": "ends the turn that is active",
     "refuse": "is refused",
     "parallel": "runs beside the turn that is active",
+    "unanswered": "is not answered",
     "unknown": "did not meet the same fate each time",
 }
 _SETTLES = 2.0
@@ -29,26 +31,30 @@ class Unusable(SubjectFailed):
 class Probed(NamedTuple):
     """What was found out."""
 
-    policy: Policy
+    policy: Policy | None
+    """What happens to a prompt behind a busy session; None if that was not tried."""
     notes: list[str]
 
 
 async def probe(rig: Rig, *, has_policy: bool = True) -> Probed:
     """Have an agent answer one prompt; find out what happens to a prompt behind a busy session, if asked to.
 
-    Raises Unusable if it does not answer, or never asks the stub model.
+    Raises Unusable if it does not answer, or never asks the stub model. Once it has answered, an agent that
+    fails is judged, as far as it gets.
     """
     session = await rig.open_session()
     notes = await _first_answer(rig, session)
     if rig.agent.noise:
         notes.append(f"lines on its standard output that are no messages, such as {rig.agent.first_noise!r}")
     if not has_policy:
-        return Probed("unknown", notes)
-    seen: set[Policy] = {await _behind_a_busy_session(rig) for _ in range(_PROBES)}
+        return Probed(None, notes)
+    try:
+        seen: set[Policy] = {await _behind_a_busy_session(rig) for _ in range(_PROBES)}
+    except AgentGone:  # whatever is tried next says why
+        return Probed(None, notes)
     policy: Policy = seen.pop() if len(seen) == 1 else "unknown"
-    notes.append(
-        f"a prompt behind a busy session {IN_WORDS[policy]}: the protocol does not say what it should do"
-    )
+    open_ = "" if policy == "unanswered" else ": the protocol does not say what it should do"
+    notes.append(f"a prompt behind a busy session {IN_WORDS[policy]}{open_}")
     return Probed(policy, notes)
 
 
@@ -104,7 +110,7 @@ async def _policy(rig: Rig, a: Prompt, b: Prompt) -> Policy:
     a.release()
     await _until(lambda: b.is_answered or bool(b.calls), rig, rig.setting.grace)
     if not b.calls:
-        return "fold" if b.is_answered else "unknown"
+        return "fold" if b.is_answered else "unanswered"
     await _until(lambda: a.is_answered, rig, _SETTLES)
     return "queue" if a.is_answered else "fold"
 

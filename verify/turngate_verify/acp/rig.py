@@ -165,7 +165,7 @@ class Rig:
     def _is_aside(self, prompt: Prompt, call: ModelCall) -> bool:
         """Tell whether a call is made beside a turn, or behind it, and offers other tools than the turn does.
 
-        It asks whether a command is safe, say, or what is to be remembered.
+        It asks, for example, whether a command is safe, or what to remember.
         """
         if prompt.calls:
             return not _offers_the_same(call, prompt.calls[0])

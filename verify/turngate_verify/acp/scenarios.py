@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 from turngate_verify.conform.programs import BadProgram
 
 Kind: TypeAlias = Literal[
-    "prompt", "cancel", "cancel-twice", "idle-cancel", "fail", "two-sessions", "fail-beside"
+    "prompt", "behind", "cancel", "cancel-twice", "idle-cancel", "fail", "two-sessions", "fail-beside"
 ]
 _KINDS: tuple[Kind, ...] = get_args(Kind)
 DELAYS = {"at-once": 0.0, "1ms": 0.001, "5ms": 0.005, "20ms": 0.02, "50ms": 0.05, "100ms": 0.1, "200ms": 0.2}
@@ -73,6 +73,7 @@ def sweep(*, has_stub: bool) -> list[Scenario]:
     moments = (*DELAYS, *HELD) if has_stub else tuple(DELAYS)
     round_: list[Scenario] = [Scenario("prompt")]
     for is_warm in (False, True):
+        round_.append(Scenario("behind", is_warm=is_warm))
         round_ += [Scenario("cancel", moment, is_warm) for moment in moments]
         round_ += [Scenario("idle-cancel", moment, is_warm) for moment in ("at-once", "20ms", "200ms")]
     round_ += [Scenario("cancel-twice", moment) for moment in ("at-once", "asked")[: 1 + has_stub]]

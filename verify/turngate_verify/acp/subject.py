@@ -130,9 +130,9 @@ class AcpSubject(RealtimeSubject):
             self.rig.agent.cancel(opened)
         self._unsent.clear()
         self.rig.forget(self._prompts.values())
-        waiting = [each.request.is_answered.wait() for each in self._prompts.values()]
-        if waiting:
-            await asyncio.wait([asyncio.ensure_future(each) for each in waiting], timeout=_ENDS)
+        waiting = asyncio.gather(*(each.request.is_answered.wait() for each in self._prompts.values()))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(waiting, _ENDS)
 
     def _in_flight(self, opened: str) -> list[Prompt]:
         return [

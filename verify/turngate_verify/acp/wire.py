@@ -91,6 +91,8 @@ class WirePlay:
         match kind:
             case "prompt":
                 await self._plain(await self._open(is_warm), Property.EXACTLY_ONE_COMPLETE)
+            case "behind":
+                await self._behind(await self._open(is_warm))
             case "cancel" | "cancel-twice":
                 await self._cancelled(await self._open(is_warm), moment, twice=kind == "cancel-twice")
             case "idle-cancel":
@@ -132,6 +134,25 @@ class WirePlay:
         else:
             await self._quiet()
             await self._plain(session, Property.NO_STRAND)
+
+    async def _behind(self, session: str) -> None:
+        """Send a prompt while another one is at work: it may meet any fate, but is answered."""
+        a = self._prompt(session)
+        if not await self._begun(a) or a.is_answered:
+            self.skipped = "a prompt was done before the next one was sent"
+            return
+        b = self._prompt(session)
+        await self._quiet()
+        self._finish(a)
+        b.release()
+        for each, broken in ((a, Property.EXACTLY_ONE_COMPLETE), (b, Property.NO_STRAND)):
+            self.exercised |= {Property.EXACTLY_ONE_COMPLETE, broken}
+            if await self._outcome(each) == NO_RESPONSE:
+                behind = f", which was sent behind {a.name}," if each is b else ""
+                self._break(broken, f"{each.name}{behind} is never answered")
+                return
+        await self._quiet()
+        await self._plain(session, Property.NO_STRAND)
 
     async def _idle_cancel(self, session: str, moment: str) -> None:
         self._say(0, Action("caller", "cancel"), "cancel of an idle session")

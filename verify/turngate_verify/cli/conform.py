@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import threading
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +13,7 @@ from click.core import ParameterSource
 from rich.table import Table
 from rich.text import Text
 
+from turngate.cli import entry
 from turngate.cli.targets import loaded
 from turngate_model.checker import Counterexample
 from turngate_model.properties import AnyProperty
@@ -45,6 +48,8 @@ from turngate_verify.report.pages import write_conformance
 from turngate_verify.words import counted
 
 _COMMAND = "turngate.conform.command"
+_ENDS = 5.0
+"""How many seconds the threads of a subject have to end."""
 _ACP_EFFORT = Effort(programs=60, examples=6, seconds=600.0)
 """The effort for an agent unless the options say otherwise: each program takes about a second."""
 
@@ -176,20 +181,21 @@ def conform(
 ) -> int:
     """Check another dispatcher behind the port: TARGET is module:Class or path.py:Class.
 
-    Exit code 0: everything that the subject can show holds; 1: a property is
-    violated, and the shortest program found is printed; 3: something was never put to the test, or was broken
-    once but not when it was replayed, or the subject could not be judged to the end. Operations also arrive
-    between two callbacks of an asyncio subject; other subjects need the feature bursts for that. The first
-    line says whether races were tried, and how far. In PROGRAM, a comma waits for rest, and 'finish a +2
-    cancel' calls cancel two callbacks later.
+    Exit code 0: everything that the subject can show holds; 1: a property is violated, and the shortest
+    program found is printed; 3: something was never tested, or was broken once but not when it was replayed,
+    or the subject failed before the end.
 
-    With --doubt, 0 means that every wrong behaviour which the adapter's
-    features can show is found, 3 that one is not, 1 that the subject itself
-    breaks something. Each takes up to --max-seconds unless it is found.
+    The kit also calls operations between two callbacks of an asyncio subject; other subjects need the feature
+    bursts for such races. The first line of the verdict says whether races were tried, and how far. In
+    PROGRAM, a comma waits until the subject is at rest; 'finish a +2 cancel' calls cancel two callbacks after
+    the finish.
 
-    With --acp the command is any agent of the Agent Client Protocol, on its
-    standard streams. It gets a home directory of its own and a stub model in place of every provider, so it
-    needs neither an adapter nor a key.
+    With --doubt, exit code 0 means that the kit found every wrong behaviour that the adapter's features can
+    show, 3 that it missed one, 1 that the subject itself breaks something. The search for each takes up to
+    --max-seconds.
+
+    With --acp, the command is any agent of the Agent Client Protocol, on its standard streams. It gets a home
+    directory of its own and a stub model in place of every provider, so it needs no adapter and no key.
     """
     command: list[str] | None = context.meta.get(_COMMAND)
     if (target is None) == (not command):
@@ -201,6 +207,8 @@ def conform(
         raise click.UsageError("--stub-port, --no-stub and --home go with --acp")
     if acp and (target or workers > 1):
         raise click.UsageError("--acp takes '-- COMMAND...', and one worker")
+    if acp and doubt:
+        raise click.UsageError("--doubt wraps an adapter, so it does not go with --acp")
     if no_stub and (stub_port or home):
         raise click.UsageError("--stub-port and --home prepare a stub, so they do not go with --no-stub")
     timing = Timing(grace=grace)
@@ -247,7 +255,15 @@ def conform(
     if report:
         err.print(f"wrote {write_conformance(result, report)}")
     write_outputs(of_conformance(result), junit, markdown)
+    entry.before_exit.append(_end_although_threads_hang)
     return EXIT_CODES[result.verdict]
+
+
+def _end_although_threads_hang(code: int) -> None:
+    """End the process in a few seconds, even if threads of the subject that was checked never end."""
+    ending = threading.Timer(_ENDS, os._exit, (code,))
+    ending.daemon = True
+    ending.start()
 
 
 def _is_given(context: click.Context, name: str) -> bool:

@@ -100,7 +100,7 @@ def explore(
 
     Exit code 0: every property holds; 1: one is violated, and the shortest
     counterexample is printed; 3: a limit was reached or something was never
-    put to the test.
+    tested.
     """
     if design == "list":
         for known in (DURABLE_DESIGNS if durable else EVERY_DESIGN).values():

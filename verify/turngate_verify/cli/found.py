@@ -34,5 +34,5 @@ def reasons(result: Exploration[Bounds] | Exploration[DurableBounds]) -> list[st
         return [f"within these bounds {result.design} does not break {breaks}: the bounds are too small"]
     said = []
     if result.unexercised:
-        said.append(f"within these bounds nothing puts {', '.join(result.unexercised)} to the test")
+        said.append(f"within these bounds, nothing tests {', '.join(result.unexercised)}")
     return said + [f"never happened: {each}" for each in result.missed]

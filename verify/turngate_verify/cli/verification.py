@@ -37,7 +37,7 @@ SEEN_BY_CALLERS: tuple[AnyProperty, ...] = (
     DurableProperty.DURABLE,
 )
 """What the rules over a network judge."""
-IN_THE_MODEL = frozenset(("model", "line", "proof", "processes"))
+IN_THE_MODEL = frozenset(("model", "waiting", "proof", "processes"))
 """The checks that do not look at any code of a dispatcher."""
 
 

@@ -188,7 +188,7 @@ def _started(thoroughness: Thoroughness, workers: Workers) -> dict[str, Check]:
     schedules = _explore_schedules(thoroughness.scenarios, workers)
     return {
         "model": _explore_model(thoroughness.model, workers),
-        "line": _explore_line(workers),
+        "waiting": _explore_line(workers),
         "proof": _prove(proving, lacking),
         "lockstep": _compare_in_lockstep(lockstep),
         "rules": _run_rules(rules),
@@ -197,7 +197,7 @@ def _started(thoroughness: Thoroughness, workers: Workers) -> dict[str, Check]:
         **ledgers,
         "designs": _refute_designs(workers),
         "sabotage": _find_sabotages(thoroughness.seeds, workers),
-        "limbs": _find_limb_sabotages(workers),
+        "clients and feed": _find_limb_sabotages(workers),
         "network": network,
         "processes": processes.told,
     }
@@ -239,7 +239,7 @@ def _explore_line(workers: Workers) -> Check:
         extent = f"{counted(result.states, 'state')}, {counted(result.transitions, 'transition')}; {within}"
         told.counts = lambda: extent
         for each in CHECKED:
-            verification.checks[each]["line"] = {"states": result.states}
+            verification.checks[each]["waiting"] = {"states": result.states}
             if each in result.counterexamples:
                 verification.violated[each] = result.counterexamples[each].what
         if result.gave_up or result.missed:

@@ -66,7 +66,7 @@ programs, each on a fresh subject. An abstract session judges what the subject
 shows. A property is ``violated`` if a program breaks it each time that it is
 played, and the result has the shortest such program. It is ``flaky`` if it was
 broken once and not again, and the result has both transcripts. It is
-``unknown`` if no program put it to the test, or the subject cannot show it.
+``unknown`` if no program tested it, or the subject cannot show it.
 Otherwise it ``holds`` for the programs that were played, which is evidence and
 no proof. With an ``AsyncioSubject``, operations also arrive between two callbacks of
 the one before, at every moment until rest: ``Effort(mid_flight=0)`` turns that off.

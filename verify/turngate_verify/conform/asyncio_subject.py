@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any
 
 from turngate_model.history import Complete, Enter, Fold, Handoff
 from turngate_model.lifecycle import DeclaredState
 from turngate_verify.conform.operations import Operations
-from turngate_verify.conform.port import Features, Given, Observed, Refused, SubjectFailed
+from turngate_verify.conform.port import Features, Given, Observed, Refused, SubjectFailed, SubjectHangs
 from turngate_verify.conform.programs import ABOUT_ALL, TAKING_IN, Op, run_of
 from turngate_verify.conform.stepping import Moment, Noted, Notes, Waiting
+from turngate_verify.conform.watchdog import WATCHDOG, Blocked
 from turngate_verify.world.failures import RunnerFailed
 from turngate_verify.world.virtual_loop import VirtualLoop
 
@@ -77,6 +78,8 @@ class AsyncioSubject(Operations):
         self._accepted: set[str] = set()
         self._refusals: set[str] = set()
         self._complete: set[str] = set()
+        self.heard: set[str] = set()
+        """The runs whose RunComplete a call has waited for: it may have heard of it late."""
         self._looking = False
         self._keeps_moments = False
         self._seen: list[Observed] = []
@@ -98,8 +101,25 @@ class AsyncioSubject(Operations):
         """Whether a run was reported as queued while a timer was left that might have started it."""
         self.disturbed = False
         """Whether the time that a patient subject let pass has changed what happened to other runs."""
+        self._has_blocked = False
+        self._run_watched(self._start)
+
+    def _start(self) -> None:
         with self.loop:
             self.start()
+
+    def _run_watched(self, callback: Callable[[], object]) -> None:
+        """Run code of the subject, and interrupt it if it blocks the thread."""
+        WATCHDOG.begin()
+        try:
+            callback()
+        except Blocked:
+            pass
+        finally:
+            blocked = WATCHDOG.end()
+        if blocked:
+            self._has_blocked = True
+            raise SubjectHangs("it hangs: a callback blocks the thread, so nothing else can run")
 
     # What an adapter overrides.
 
@@ -156,6 +176,8 @@ class AsyncioSubject(Operations):
         if run in self._undecided and cancelled:
             self.saw(Enter(run, DeclaredState.CANCEL_ON_ENTRY))
         self._undecided.discard(run)
+        if not self._looking and asyncio.current_task(self.loop) in self._calls:
+            self.heard.add(run)
         self.saw(Complete(run, cancelled, error))
 
     def refused(self, run: str, operation: str = "") -> None:
@@ -215,7 +237,7 @@ class AsyncioSubject(Operations):
             self._pending.append((task, *self._called))
             self._called = None
         self.notes.begin_callback()
-        self.loop.step(len(self.loop.ready) - 1)
+        self._run_watched(lambda: self.loop.step(len(self.loop.ready) - 1))
         self._poll()
         self._raise_errors()
         if not self._in_a_burst:
@@ -232,6 +254,11 @@ class AsyncioSubject(Operations):
         """Let time pass while a call that must return, or a fold, has not."""
         while (self._must_return or self._folding) and self.linger():
             pass
+        if self._must_return and self._nothing_in_flight():
+            raise SubjectHangs("it hangs: a call has not returned, although nothing is in flight any more")
+
+    def _nothing_in_flight(self) -> bool:
+        return not self._told and self._session_of.keys() <= self._complete | self._refusals
 
     def _raise_errors(self) -> None:
         """Raise what a call has raised, even if it did so late."""
@@ -272,7 +299,7 @@ class AsyncioSubject(Operations):
                 self._raise_errors()
                 return
             self._keep_moment()
-        raise SubjectFailed(f"it does not come to rest: still busy after {_BUSY} callbacks")
+        raise SubjectHangs(f"it does not come to rest: still busy after {_BUSY} callbacks")
 
     def _step(self) -> bool:
         """Run the next callback of the subject, after those of the kit; return False if there is none."""
@@ -280,7 +307,7 @@ class AsyncioSubject(Operations):
         while self.loop.ready:
             own = getattr(self.loop.ready[0]._callback, "__module__", "") == __name__  # type: ignore[attr-defined]
             self.notes.begin_callback()
-            self.loop.step()
+            self._run_watched(self.loop.step)
             self._poll()
             if not own:
                 return True
@@ -511,7 +538,10 @@ class AsyncioSubject(Operations):
 
     def close(self) -> None:
         """Shut down, and stop what is left running."""
-        self.drive(self.do_close())
-        for task in self.loop.tasks:
-            task.cancel()
-        self._quiesce(self.patience)
+        try:
+            if not self._has_blocked:
+                self.drive(self.do_close())
+        finally:
+            for task in self.loop.tasks:
+                task.cancel()
+            self._quiesce(self.patience)

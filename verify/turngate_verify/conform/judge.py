@@ -19,7 +19,15 @@ from turngate_model.history import Complete, Ended, Enter, Event, Fold, Handoff,
 from turngate_model.lifecycle import WAITING, DeclaredState
 from turngate_model.properties import AnyViolation, DurableProperty, DurableViolation, Property, Violation
 from turngate_verify.conform.enabling import ProgramLimits, bursts, enabled
-from turngate_verify.conform.port import Given, Observed, Refused, Subject, SubjectFailed, is_refused
+from turngate_verify.conform.port import (
+    Given,
+    Observed,
+    Refused,
+    Subject,
+    SubjectFailed,
+    SubjectHangs,
+    is_refused,
+)
 from turngate_verify.conform.programs import ABOUT_ALL, LINE, REST, TAKING_IN, Op, Program
 from turngate_verify.conform.rest import at_work, settled, told_of, waited_for
 from turngate_verify.conform.sessions import Sessions
@@ -56,6 +64,10 @@ class Judge:
         self.states[0].waited = waited_for(subject)
         self.stepped = hasattr(subject, "begin_window")
         """Whether operations can be called between two callbacks of the subject."""
+        self.hears_late = False
+        """Whether a RunComplete was shown after the next turn had started, and may have been heard late."""
+        self.hangs_in_close: SubjectFailed | None = None
+        """What is wrong if closing did not return, although nothing was in flight."""
         self.undecided = ""
         """Why what happened could not be judged; empty if it could."""
         self.doubt = ""
@@ -89,9 +101,14 @@ class Judge:
         return run in self._refused
 
     def close(self) -> None:
-        """Close the subject. What it raises then changes no verdict."""
+        """Close the subject. What it raises changes no verdict, unless it hangs with nothing in flight."""
+        quiet = not any(session.in_flight for session in self.sessions.each)
         with suppress(Exception, SystemExit):
-            self.subject.close()
+            try:
+                self.subject.close()
+            except SubjectHangs as hangs:
+                if quiet:
+                    self.hangs_in_close = self._failed_at("close", hangs.what, ())
 
     def enabled(self, limits: ProgramLimits) -> list[Op]:
         """Return the operations that make sense now, in a fixed order."""
@@ -181,7 +198,9 @@ class Judge:
         elif found.possible == (Property.LAST_WORD,):
             assert found.broken is not None
             what = found.broken.what if found.broken.property is Property.LAST_WORD else _LATE
-            self.late.append((Violation(Property.LAST_WORD, what), len(self.program)))
+            ends = [row.what.run for row in window.noted if isinstance(row.what, Complete)]
+            broken = self._unless_heard_late([Violation(Property.LAST_WORD, what)], ends)
+            self.late += [(each, len(self.program)) for each in broken]
             self.states = forgiving(self.states, window, self.place_of, Property.LAST_WORD)
         else:
             self.violations.append(self._named(found, window))
@@ -265,9 +284,12 @@ class Judge:
         return shown
 
     def _failed(self, what: str, conversation: Sequence[str]) -> SubjectFailed:
+        return self._failed_at(str(self.program[-1]), what, conversation)
+
+    def _failed_at(self, at: str, what: str, conversation: Sequence[str]) -> SubjectFailed:
         told = conversation or getattr(self.subject, "conversation", ())
         told = told or [f"{number}  {op}" for number, op in enumerate(self.program, 1)]
-        return SubjectFailed(f"at {self.program[-1]!s}: {what}", told)
+        return SubjectFailed(f"at {at}: {what}", told)
 
     # Judging it.
 
@@ -333,11 +355,23 @@ class Judge:
         session = self.sessions.at(place)
         if event.run in session.states and not self.violations:
             self._note(place, event)
-        self._offended(self.sessions.judge(place, event))
+        turn = tuple(session.turn)
+        self._offended(self._unless_heard_late(self.sessions.judge(place, event), turn))
         places = {op.place for op in operations}
         if operations and place not in places and not any(op.name in ABOUT_ALL for op in operations):
             moved = f"{operations[-1]} is about another session: {event.run} should not be moved by it"
             self._offended([Violation(Property.ISOLATION, moved)])
+
+    def _unless_heard_late(self, broken: Sequence[Violation], turn: Sequence[str]) -> Sequence[Violation]:
+        """Leave out that a turn starts before the RunComplete of these runs, if that was heard late.
+
+        A call that waits for a run goes on some callbacks after its RunComplete, and the next turn may have
+        started by then.
+        """
+        if not turn or not set(turn) <= set(getattr(self.subject, "heard", ())):
+            return broken
+        self.hears_late |= any(each.property is Property.LAST_WORD for each in broken)
+        return [each for each in broken if each.property is not Property.LAST_WORD]
 
     def _offended(self, broken: Sequence[Violation]) -> None:
         """Note what an event breaks, if nothing was broken before it."""

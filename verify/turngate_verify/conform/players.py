@@ -35,6 +35,8 @@ class Players:
             self._idle.put(each)
         self._threads = ThreadPoolExecutor(workers) if workers > 1 else None
         self.stopped: SubjectFailed | None = None
+        self.hangs_in_close: SubjectFailed | None = None
+        """The first subject that did not close, although nothing was in flight."""
 
     def map(self, work: Callable[[A], T], over: Iterable[A]) -> Iterator[T]:
         """Call the function for each, in order; with several workers, some at the same time."""
@@ -60,6 +62,7 @@ class Players:
                 yield judge
             finally:
                 judge.close()
+                self.hangs_in_close = self.hangs_in_close or judge.hangs_in_close
         except SubjectFailed as failed:
             self.stopped = self.stopped or failed
             raise
@@ -112,7 +115,11 @@ def performed(judge: Judge, program: Program, limits: ProgramLimits) -> Played:
             return after
         # Which operations may come next is decided after the program itself.
         return played._replace(
-            steps=after.steps, late=after.late, exercised=after.exercised, hasty=after.hasty
+            steps=after.steps,
+            late=after.late,
+            exercised=after.exercised,
+            hasty=after.hasty,
+            hears_late=after.hears_late,
         )
     return played
 
@@ -188,6 +195,7 @@ def outcome(judge: Judge, limits: ProgramLimits) -> Played:
         moments=_moments(judge),
         moments_cut=getattr(judge.subject, "moments_cut", 0),
         undecided=judge.undecided,
+        hears_late=judge.hears_late,
         doubt=judge.doubt or (judge.subject.doubt() if hasattr(judge.subject, "doubt") else ""),
     )
 

@@ -258,6 +258,10 @@ class SubjectFailed(Exception):
         """The last lines of what the kit and the subject said to each other."""
 
 
+class SubjectHangs(SubjectFailed):
+    """A subject with a call that does not return, or a callback that does not end."""
+
+
 _ENTERED = (DeclaredState.CANCEL_ON_ENTRY, DeclaredState.QUEUED, DeclaredState.ACTIVE)
 _REASONS: tuple[FinishReason, ...] = get_args(FinishReason)
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 from turngate_model.history import Complete, Enter, Fold
 from turngate_model.lifecycle import DeclaredState
 from turngate_verify.conform.operations import Operations
-from turngate_verify.conform.port import Features, Given, Observed, Refused, SubjectFailed
+from turngate_verify.conform.port import Features, Given, Observed, Refused, SubjectFailed, SubjectHangs
 from turngate_verify.conform.programs import Op, run_of
 from turngate_verify.conform.timing import Timing
 from turngate_verify.world.failures import RunnerFailed
@@ -54,6 +54,7 @@ class RealtimeSubject(Operations):
         self._told: dict[str, queue.SimpleQueue[str]] = {}
         self._watching: list[concurrent.futures.Future[None]] = []
         self._has_worked = False
+        self._is_closed = False
         self._set_up_once()
         self.call(self.start(), self.timing.starts)
 
@@ -170,7 +171,10 @@ class RealtimeSubject(Operations):
 
     def _listen(self, run: str) -> queue.SimpleQueue[str]:
         self._has_worked = True
-        return self._told.setdefault(run, queue.SimpleQueue())
+        told = self._told.setdefault(run, queue.SimpleQueue())
+        if self._is_closed:
+            told.put("finish")  # nothing else will tell this runner, and its thread must end
+        return told
 
     @staticmethod
     def _obeyed(what: str) -> bool:
@@ -188,7 +192,7 @@ class RealtimeSubject(Operations):
             return calling.result(seconds)
         except concurrent.futures.TimeoutError:
             calling.cancel()
-            raise SubjectFailed(f"it hangs: a call does not return within {seconds:g} s") from None
+            raise SubjectHangs(f"it hangs: a call does not return within {seconds:g} s") from None
         except SubjectFailed:
             raise
         except Exception as error:
@@ -326,6 +330,7 @@ class RealtimeSubject(Operations):
         try:
             self.call(self.end())
         finally:
+            self._is_closed = True
             for told in list(self._told.values()):
                 told.put("finish")
             for watching in self._watching:

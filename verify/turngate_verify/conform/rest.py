@@ -24,7 +24,7 @@ PATIENCE = 3
 
 _NAP = 2.0
 _DOUBTED = 0.5
-"""So many seconds for what may explain a window, if what is found without it counts for nothing."""
+"""Seconds to look for what may explain a window, when a finding without it counts for nothing."""
 
 
 class Awake:

@@ -14,6 +14,9 @@ from turngate_verify.conform.programs import Op, Program
 from turngate_verify.conform.stepping import Moment
 from turngate_verify.words import counted
 
+UNTESTED = "no program tested it"
+"""Why a property is unknown that the subject could show."""
+
 JUDGED: tuple[Property, ...] = tuple(
     each for each in Property if each not in (Property.REFINES, Property.HELD, Property.AS_EDITED)
 )
@@ -82,6 +85,8 @@ class Played(NamedTuple):
     """The moments after the last operation at which another could be called; the last is rest."""
     moments_cut: int = 0
     """How many moments were left out, because there were too many."""
+    hears_late: bool = False
+    """Whether a RunComplete was shown after the next turn had started, and may have been heard late."""
     undecided: str = ""
     """Why what happened could not be judged; empty if it could."""
     doubt: str = ""
@@ -147,7 +152,7 @@ class Conformance:
     in_flight: dict[AnyProperty, int] = field(default_factory=dict)
     """How many of the programs that were played mid-flight put a property to the test."""
     witnessed: set[str] = field(default_factory=set)
-    """The requirements of SPEC.md that a program put to the test without breaking anything."""
+    """The requirements of SPEC.md that a program tested without breaking anything."""
     undecided: int = 0
     """How many programs had too many orders to be judged."""
     require_races: bool = False
@@ -217,7 +222,7 @@ class Conformance:
             return "the subject could not be judged to the end"
         if unjudged := self.unjudged.get(each):
             return unjudged
-        return "" if self.checks(each) else "nothing has put it to the test"
+        return "" if self.checks(each) else UNTESTED
 
     @property
     def not_shown(self) -> dict[AnyProperty, str]:

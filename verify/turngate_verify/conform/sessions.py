@@ -261,6 +261,15 @@ class Sessions:
         else:
             self._hanging.add(run)
 
+    def has_waited(self, place: int, run: str) -> bool:
+        """Tell whether a run that starts may have been queued, unseen: others wait that were accepted later.
+
+        A run that has entered in a second phase waits ahead of them.
+        """
+        session = self.at(place)
+        waits = session.states.get(run) is DeclaredState.ACCEPTED and run in self.asked_to_enter
+        return waits and not session.turn and session.first != "" and run not in session.covered
+
     def _can_wait(self, session: AbstractSession, run: str) -> bool:
         """Return whether there is anything a run can wait for: a turn, a queue that moves, or a resume."""
         ahead = [each for each in session.queue if each not in session.held]

@@ -30,6 +30,7 @@ from turngate_verify.conform.programs import LINE, Program, gaps, written
 from turngate_verify.conform.result import Conformance, Effort, FlakyFinding, Played
 from turngate_verify.conform.shrinking import keep_short
 from turngate_verify.conform.walks import walk
+from turngate_verify.conform.watchdog import WATCHDOG
 from turngate_verify.pipeline.situations import of_steps
 
 REPLAYS = 3
@@ -43,11 +44,17 @@ _FIRST = 30
 """At least this many are played, even if the subject is slow."""
 _SHORT = 0.5
 """Short programs are begun until this share of the time is over, however long a depth seemed to take."""
+_DRILLS = 0.6
+"""Drills are begun until this share of the time is over."""
 _WALKS = 0.8
 """Random programs are begun until this share of the time is over."""
 _FEWEST_WALKS = 3
-"""So many random programs are played however slow the subject is, if so many are asked for."""
+"""The number of random programs that even a slow subject plays, unless fewer are asked for."""
 _REMEMBERED = 10_000
+_HEARS_LATE = (
+    "a call of the adapter hears of a RunComplete after the next turn has started; "
+    "self.watch(run, future) would show which came first"
+)
 
 
 class Examined(NamedTuple):
@@ -168,7 +175,12 @@ class Suite:
     def drill(self) -> None:
         """Play the drills."""
         programs = drills(self.result.features)
-        for program, examined in zip(programs, self.players.map(self.in_time, programs), strict=True):
+        end = self.began + self.effort.seconds * _DRILLS
+
+        def begun(program: Program) -> Examined | None:
+            return self.in_time(program) if time.monotonic() < end else None
+
+        for program, examined in zip(programs, self.players.map(begun, programs), strict=True):
             if examined is None:
                 return
             self._count(examined, self.result.drills)
@@ -192,6 +204,8 @@ class Suite:
     def _count(self, examined: Examined, counts: dict[AnyProperty, int]) -> None:
         self.result.raced += examined.played.raced
         self.result.undecided += bool(examined.played.undecided)
+        if examined.played.hears_late:
+            self.result.hidden[Property.LAST_WORD] = _HEARS_LATE
         if not examined.broken and not examined.played.raced:
             self.result.witnessed |= of_steps(examined.played.steps).seen
         for each in examined.exercised:
@@ -378,8 +392,11 @@ def check(
                 suite.enumerate(1, waits=True)
             if suite.result.features.has_line:
                 suite.enumerate(1, line=True)
-            suite.drill()
+            if suite.stepped:
+                suite.drill()
         cut_short = explore(suite) if suite.effort.programs else []
+        if suite.effort.programs and not suite.stepped:
+            suite.drill()  # after the races, because a slow subject has no time for all of the drills
         suite.walk()
         explore_on(suite, cut_short)
 
@@ -407,14 +424,16 @@ def _worked(
     suite = Suite(make, name or getattr(make, "__name__", str(make)), effort, limits, enough)
     result = suite.result
     try:
-        with suite.players.judge() as first:
-            result.features = first.features
-            suite.stepped = first.stepped
-        result.left_out = result.features.left_out
-        work(suite)
+        with WATCHDOG.watching():
+            with suite.players.judge() as first:
+                result.features = first.features
+                suite.stepped = first.stepped
+            result.left_out = result.features.left_out
+            work(suite)
     except SubjectFailed as failed:
         result.failed = failed
     finally:
         suite.players.close()
+    result.failed = result.failed or suite.players.hangs_in_close
     result.seconds = time.monotonic() - suite.began
     return result

@@ -98,10 +98,12 @@ class _State:
             self.sessions.count_as_queued(place, what.run)
             return []
         if isinstance(what, Enter | Handoff):
-            state = session.states.get(what.run)
-            if isinstance(what, Enter) and what.state is DeclaredState.QUEUED is state:
+            queued = session.states.get(what.run) is DeclaredState.QUEUED
+            if isinstance(what, Enter) and what.state is DeclaredState.QUEUED and queued:
                 return []
-            what = _meant(what, state)
+            if _starts(what) and self.sessions.has_waited(place, what.run):
+                self.sessions.count_as_queued(place, what.run)
+            what = _meant(what, session.states.get(what.run))
         return self.sessions.judge(place, what)  # type: ignore[arg-type]  # a refusal is no event
 
 

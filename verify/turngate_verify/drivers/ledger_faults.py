@@ -196,7 +196,7 @@ def _done_twice(world: LedgerWorld, once: tuple[str, ...]) -> list[str]:
 
 def judged(world: LedgerWorld) -> list[str]:
     """Return what is wrong at the end, and leave the world."""
-    wrong = [] if world.is_quiet() else ["ADOPTED: something is in flight for ever"]
+    wrong = [] if world.is_quiet() else ["ADOPTED: something is in flight forever"]
     task = world.start(problems(MemoryLedger(world.tables), world.acknowledged))
     world.loop.settle()
     wrong += task.result()

@@ -282,7 +282,7 @@ class _Stage:
         """Return what went wrong, at the end."""
         wrong = [*self.wrong, *(str(problem) for problem in self.loop.problems)]
         if not self.is_quiet():
-            wrong.append("ADOPTED: something is in flight for ever")
+            wrong.append("ADOPTED: something is in flight forever")
         judging = self._start(problems(MemoryLedger(self.tables), self.acknowledged))
         self.tables.gated = False
         self.loop.settle()

@@ -246,7 +246,13 @@ def _smallest(
     while runs:
         for first in range(0, len(runs), size):
             gone = set(runs[first : first + size])
-            kept([item for item in items if item.what.run not in gone and item.what.into not in gone])
+            kept(
+                [
+                    item
+                    for item in items
+                    if not gone.intersection((item.what.run, item.what.into, item.what.before))
+                ]
+            )
         runs = [run for run in runs if any(item.what.run == run for item in items)]
         if size == 1:
             break

@@ -14,15 +14,19 @@ may begin with ``{"clock_error": seconds}``, which widens all its times.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf, isfinite
 from typing import Any, NamedTuple
 
 from turngate_model.lifecycle import DeclaredState
 from turngate_verify.intervals.order import Item
 
-OPERATIONS = ("accept", "cancel", "clear")
+ABOUT_THE_LINE = ("hold", "resume", "move", "edit")
+"""The operations on runs that wait."""
+OPERATIONS = ("accept", "cancel", "clear", *ABOUT_THE_LINE)
 KINDS = (*OPERATIONS, "enter", "start", "handoff", "fold", "ended", "complete")
+_OF_SEVERAL = ("cancel", "clear", "hold", "resume")
+"""The operations about a session, or about the runs that they name."""
 _ENTERED = {
     state.value: state
     for state in (DeclaredState.CANCEL_ON_ENTRY, DeclaredState.QUEUED, DeclaredState.ACTIVE)
@@ -49,10 +53,13 @@ class Line(NamedTuple):
     hi: float | None = None
     state: DeclaredState | None = None
     into: str = ""
+    """The run whose turn a fold joins, or a prompt is for."""
+    before: str = ""
+    """The run before which a run is moved; empty if it is moved behind all."""
     cancelled: bool = False
     error: str | None = None
     runs: frozenset[str] | None = None
-    """The runs that a cancel or a clear names; None if it is about all."""
+    """The runs that a cancel, a clear, a hold or a resume names; None if it is about all."""
 
     @property
     def activates(self) -> bool:
@@ -66,6 +73,8 @@ class Line(NamedTuple):
             about.append(f"as {self.state}")
         if self.into:
             about.append(f"into {self.into}")
+        if self.kind == "move":
+            about.append(f"before {self.before}" if self.before else "behind all")
         if self.kind == "complete":
             about.append(
                 "cancelled" if self.cancelled else "failed" if self.error is not None else "finished"
@@ -134,18 +143,21 @@ class _Reader:
         return record
 
     def _line(self, kind: str, record: dict[str, Any]) -> Line:
-        session = self._text(record, "session", required=kind in OPERATIONS)
-        run = self._text(record, "run", required=kind not in ("cancel", "clear"))
+        needed = kind == "accept" or (kind in _OF_SEVERAL and not record.get("runs"))
+        session = self._text(record, "session", required=needed or kind in ("cancel", "clear"))
+        run = self._text(record, "run", required=kind not in _OF_SEVERAL)
         lo, hi = self._interval(kind, record)
         line = Line(self._where, kind, session, run, lo, hi)
         match kind:
             case "enter":
                 state = record.get("state")
-                if state not in _ENTERED:
+                if not isinstance(state, str) or state not in _ENTERED:
                     raise self._bad(f"enter needs a state: one of {', '.join(_ENTERED)}")
                 return line._replace(state=_ENTERED[state])
-            case "fold":
-                return line._replace(into=self._text(record, "into", required=True))
+            case "fold" | "accept":
+                return line._replace(into=self._text(record, "into", required=kind == "fold"))
+            case "move":
+                return line._replace(before=self._text(record, "before", required=False))
             case "complete":
                 cancelled, error = record.get("cancelled"), record.get("error")
                 if not isinstance(cancelled, bool):
@@ -153,7 +165,7 @@ class _Reader:
                 if error is not None and not isinstance(error, str):
                     raise self._bad("error must be a string, or left out")
                 return line._replace(cancelled=cancelled, error=error)
-            case "cancel" | "clear" if record.get("runs") is not None:
+            case "cancel" | "clear" | "hold" | "resume" if record.get("runs") is not None:
                 runs = record["runs"]
                 if not isinstance(runs, list) or not all(isinstance(each, str) for each in runs):
                     raise self._bad(f"runs of a {kind} must be a list of run ids")
@@ -186,9 +198,15 @@ class _Reader:
         value = record.get(key)
         if value is None and not required:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._bad(f"{key} must be a number")
-        return float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            number = inf
+        if not isfinite(number):
+            raise self._bad(f"{key} must be a number, and not too large")
+        return number
 
     def _text(self, record: dict[str, Any], key: str, *, required: bool) -> str:
         value = record.get(key)
@@ -216,8 +234,13 @@ def _sorted_out(lines: Sequence[Line], *, whole: bool) -> History:
             since[line.run] = min(line.lo, since.get(line.run, inf))
     sessions: dict[str, list[Line]] = {}
     for line in lines:
-        if line.run and line.run not in session_of:
-            raise BadHistory(line.where, f"{line.kind} of run {line.run!r}, which was never accepted")
+        for run in (line.run, line.before):
+            if run and run not in session_of:
+                raise BadHistory(line.where, f"{line.kind} of run {run!r}, which was never accepted")
+        if line.kind in ("hold", "resume") and not line.session:
+            for session, runs in _by_session(line, session_of).items():
+                sessions.setdefault(session, []).append(line._replace(session=session, runs=runs))
+            continue
         session = session_of[line.run] if line.run else line.session
         sessions.setdefault(session, []).append(line._replace(session=session))
     return History(
@@ -228,15 +251,27 @@ def _sorted_out(lines: Sequence[Line], *, whole: bool) -> History:
     )
 
 
+def _by_session(line: Line, session_of: Mapping[str, str]) -> dict[str, frozenset[str]]:
+    """Return the runs that a line names, by session."""
+    runs: dict[str, frozenset[str]] = {}
+    for run in line.runs or ():
+        if run not in session_of:
+            raise BadHistory(line.where, f"{line.kind} of run {run!r}, which was never accepted")
+        runs[session_of[run]] = runs.get(session_of[run], frozenset()) | {run}
+    return runs
+
+
 def _items(lines: Sequence[Line], since: dict[str, float]) -> list[Item]:
     """Return the items of one session, sorted by their beginnings.
 
     What never returned is bounded by what it could explain: an accept by
     everything else about its run, a cancel by the last run that was cancelled, a
-    clear by the last that failed. Beyond that it changes nothing.
+    clear by the last that failed. Beyond that it changes nothing. An operation on
+    runs that wait is bounded by all that is known of the session.
     """
     completes = [line for line in lines if line.kind == "complete"]
     last_cancelled = max((_end(line) for line in completes if line.cancelled), default=-inf)
+    last = max((time for line in lines for time in (line.lo, line.hi) if time is not None), default=-inf)
     last_failed = max((_end(line) for line in completes if line.error is not None), default=-inf)
     done = {line.run: _end(line) for line in completes}
     accepts: dict[str, list[Line]] = {}
@@ -260,6 +295,8 @@ def _items(lines: Sequence[Line], since: dict[str, float]) -> list[Item]:
             hi = last_cancelled if line.kind == "cancel" else last_failed
             if hi < lo:
                 continue
+        elif line.kind in ABOUT_THE_LINE and optional:
+            hi = last
         elif line.kind == "ended":
             # Once its run is complete, the end of a runner only lets the next turn begin.
             optional, hi = False, min(hi, max(lo, done.get(line.run, inf)))

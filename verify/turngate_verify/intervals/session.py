@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from math import inf
 from typing import NamedTuple
 
 from turngate_model.abstract_session import AbstractSession
-from turngate_model.history import Accept, Cancel, Clear, Complete, Ended, Enter, Fold, Handoff, Wrote
+from turngate_model.history import (
+    Accept,
+    Cancel,
+    Clear,
+    Complete,
+    Edit,
+    Ended,
+    Enter,
+    Fold,
+    Handoff,
+    Hold,
+    Move,
+    Resume,
+    Wrote,
+)
 from turngate_model.lifecycle import DeclaredState
 from turngate_model.properties import Property, Violation
-from turngate_verify.intervals.lines import Line
+from turngate_verify.intervals.lines import ABOUT_THE_LINE, Line
 from turngate_verify.intervals.order import Item
 
 _ACTIVE, _QUEUED = DeclaredState.ACTIVE, DeclaredState.QUEUED
@@ -44,6 +58,11 @@ class Known(NamedTuple):
     """When runs become active, if the search may look ahead."""
 
 
+def changes_the_line(lines: Iterable[Line]) -> bool:
+    """Tell whether runs may become active in another order than they were accepted."""
+    return any(line.kind in ABOUT_THE_LINE or (line.kind == "accept" and line.into) for line in lines)
+
+
 def known_of(items: Sequence[Item], over: frozenset[str], *, look_ahead: bool) -> Known:
     """Return these facts."""
     lines: list[Line] = [item.what for item in items]
@@ -68,7 +87,7 @@ def known_of(items: Sequence[Item], over: frozenset[str], *, look_ahead: bool) -
                 item.lo, item.hi, complete.get(item.what.run, -inf), item.what.kind == "fold"
             )
             for item in certain
-            if item.what.kind in ("start", "handoff", "fold")
+            if item.what.kind in ("start", "handoff", "fold") and not changes_the_line(lines)
         },
     )
 
@@ -118,15 +137,21 @@ class SessionState:
         session, run = self._session, line.run
         match line.kind:
             case "accept":
-                return self._accepted(run)
+                return self._accepted(run, line.into)
             case "cancel":
                 return self._cancelled(line)
             case "clear":
                 known = None if line.runs is None else frozenset(line.runs & session.states.keys())
                 return session.observe(Clear(known))
+            case "hold":
+                return session.observe(Hold(line.runs))
+            case "resume":
+                return session.observe(Resume(line.runs, unbinds=True))
         if line.kind == "ended":
             self._working -= {run}
             return session.observe(Ended(run)) if run in session.states else []
+        if line.kind in ABOUT_THE_LINE:
+            return self._changed(line)
         if run in self._over:
             if line.kind == "complete":
                 second = f"{run} gets a second RunComplete"
@@ -148,14 +173,25 @@ class SessionState:
             case _:
                 return self._completed(run, line)
 
-    def _accepted(self, run: str) -> list[Violation]:
+    def _changed(self, line: Line) -> list[Violation]:
+        """Judge that a run was moved or edited, which was not refused: it waited, and what it passed too."""
+        session, run = self._session, line.run
+        for each in (run, line.before):
+            if each and each not in session.states:
+                late = f"{run} is to be {line.kind}d, but {each} does not wait: it should be refused"
+                broken = Property.AS_EDITED if line.kind == "edit" else Property.DECLARED_MOVE
+                return [Violation(broken, late)]
+        return session.observe(Edit(run, foldable=True) if line.kind == "edit" else Move(run, line.before))
+
+    def _accepted(self, run: str, into: str) -> list[Violation]:
         session = self._session
         if run in session.states or run in self._over:
             return []
-        session.observe(Accept(run))
+        if broken := session.observe(Accept(run, into=into)):
+            return broken
         if run in self._known.enters or self._working & self._over:
             return []  # it enters later: when its line says so, or when a runner that works on has ended
-        busy = bool(session.turn or session.queue)
+        busy = bool(session.turn) or any(each not in session.held for each in session.queue)
         return self._entered(run, _QUEUED if busy else _ACTIVE) or self._too_late()
 
     def _entered(self, run: str, state: DeclaredState) -> list[Violation]:
@@ -215,7 +251,7 @@ class SessionState:
     def _past_the_dropped(self, event: Enter | Handoff | Fold) -> list[Violation]:
         """Judge a run that becomes active as if the covered and cleared runs were gone."""
         session = self._session
-        gone = session.covered | session.cleared
+        gone = session.covered | session.cleared | self._left_over()
         dropped = [run for run in session.queue if run in gone and run != event.run] if gone else []
         if not dropped:
             return session.observe(event)
@@ -224,8 +260,15 @@ class SessionState:
         session.line = [run for run in line if run in session.line or run in dropped]
         return broken
 
+    def _left_over(self) -> set[str]:
+        """Return the runs that were for one turn alone, and it is over: the dispatcher clears them itself."""
+        session = self._session
+        return {run for run, lead in session.bound.items() if lead != session.lead}
+
     def _completed(self, run: str, line: Line) -> list[Violation]:
         session, known = self._session, self._known
+        if run in self._left_over():
+            session.observe(Clear(frozenset({run})))
         excused = line.cancelled or line.error is not None or run in session.covered | session.cleared
         broken: list[Violation] = []
         waits = session.states[run] is _QUEUED or (

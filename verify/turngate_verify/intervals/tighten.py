@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from turngate_verify.intervals.lines import Line
 from turngate_verify.intervals.order import Item
+from turngate_verify.intervals.session import changes_the_line
 
 ROUNDS = 8
 _WITHIN_A_RUN = (
@@ -61,11 +62,12 @@ class _Tightening:
             (run for run in self._over if "active" in self._one[run]),
             key=lambda run: self._lo[self._active(run)],
         )
+        reordered = changes_the_line(item.what for item in items)
         self._in_line = sorted(
             (
                 run
                 for run, at in self._one.items()
-                if run not in self._entered and "accept" in at and "active" in at
+                if run not in self._entered and "accept" in at and "active" in at and not reordered
             ),
             key=lambda run: self._lo[self._active(run)],
         )

@@ -34,7 +34,7 @@ class RequirementResult(NamedTuple):
 
 
 class AtStake(NamedTuple):
-    """What the step that shows an offence put to the test, and which of it the offence is about."""
+    """What the step that shows an offence tested, and which part of it the offence is about."""
 
     requirements: frozenset[str] = frozenset()
     blamed: frozenset[str] = frozenset()
@@ -113,7 +113,7 @@ def results(
 ) -> dict[str, RequirementResult]:
     """Return the result of every requirement.
 
-    ``witnessed`` are the requirements that some history put to the test without
+    ``witnessed`` are the requirements that some history tested without
     breaking anything; ``offences`` says for each violated property what was at
     stake in the offending step.
     """

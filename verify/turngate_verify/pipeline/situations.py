@@ -48,7 +48,7 @@ class Situations:
         self._session_of: dict[str, str] = {}
         self.seen: set[str] = set()
         self.last: dict[str, set[str]] = {}
-        """The requirements that the last step put to the test, each with the runs that it was about."""
+        """The requirements that the last step tested, each with the runs that it was about."""
 
     def step(self, session: str, events: Iterable[Event], operation: str = "", run: str = "") -> None:
         """Read the events of one step. ``operation`` and ``run`` say what led to it, if that is known."""

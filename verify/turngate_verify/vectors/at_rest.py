@@ -58,7 +58,7 @@ class Motion(NamedTuple):
 
 
 def outcomes(design: type[Mechanism], world: RestingWorld, op: Op, *, two_phase: bool) -> Iterator[Outcome]:
-    """Yield what may come of an operation, one outcome for each order of the steps that follow it."""
+    """Yield the possible outcomes of an operation, one for each order of the steps that follow it."""
     moving = [_performed(design, world, op, two_phase=two_phase)]
     known = set()
     while moving:

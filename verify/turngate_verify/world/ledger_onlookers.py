@@ -261,7 +261,11 @@ class Onlookers:
     def _completes(self, subscriber: _Subscriber) -> list[RunComplete]:
         """Return the RunCompletes that a subscriber is owed."""
         finished = sorted(self.world.tables.complete.values(), key=lambda each: each[:2])[subscriber.done :]
-        return [each.complete for each in finished if not self._is_behind(subscriber, each.position)]
+        return [
+            each.complete
+            for each in finished
+            if not self._is_behind(subscriber, each.complete.session_id, each.position)
+        ]
 
     def _moves(self, subscriber: _Subscriber) -> list[Any]:
         """Return the moves and RunCompletes that a subscriber is owed."""
@@ -269,7 +273,7 @@ class Onlookers:
         return [
             tables.complete[entry["run"]].complete if entry["event"] == "complete" else moved(entry)
             for step in tables.history[subscriber.moved :]
-            if not self._is_behind(subscriber, step.position)
+            if not self._is_behind(subscriber, step.session_id, step.position)
             for entry in step.entries
         ]
 
@@ -277,13 +281,13 @@ class Onlookers:
         """Return whether a process was closed that may have left runs to others."""
         return self.leaves_runs and process in self._closed_early
 
-    def _is_behind(self, subscriber: _Subscriber, position: int) -> bool:
+    def _is_behind(self, subscriber: _Subscriber, session_id: str, position: int) -> bool:
         """Return whether another process did it before the ledger could say where to begin."""
         if not self.begin_late:
             return False
         feed = self.world.dispatchers[subscriber.process]._feed
         began = feed.delivery.beginnings.get(subscriber.subscription)
-        return began is not None and began.is_behind(position)
+        return began is not None and began.is_behind(session_id, position)
 
 
 def left_over(d: Any) -> list[str]:

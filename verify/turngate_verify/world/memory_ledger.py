@@ -62,6 +62,8 @@ class Tables:
     """The records of all processes, and the messages on their way."""
 
     number: int = 0
+    drawn: int = 0
+    """The last number that was given to a step as fresh."""
     workers: set[int] = field(default_factory=set)
     names: int = 0
     sessions: dict[str, SessionRow] = field(default_factory=dict)
@@ -83,6 +85,11 @@ class Tables:
     listeners: dict[MemoryLedger, Callable[[str], None]] = field(default_factory=dict)
     """The listeners to relayed messages."""
 
+    def fresh(self) -> int:
+        """Draw a number that no step has had: steps of several sessions may be under way at once."""
+        self.drawn = max(self.drawn, self.number) + 1
+        return self.drawn
+
     def load(self, ask: Ask) -> Loaded:
         """Return the session as it is."""
         session = self.sessions.get(ask.session_id)
@@ -102,7 +109,7 @@ class Tables:
         owner = None if session is None else session.owner
         of_turn = point is not None and session is not None and point.fence == session.fence
         return Loaded(
-            ask.session_id, session, rows, known, self.number + 1, self.now(), owner in self.workers,
+            ask.session_id, session, rows, known, self.fresh(), self.now(), owner in self.workers,
             point.text if point is not None and of_turn else "",
             point.kept if point is not None and of_turn else None,
             None if ask.key is None else self.keys.get(ask.key),
@@ -223,8 +230,7 @@ class MemoryLedger:
         if not has_answered:
             raise Unanswered
         if self.tables.remembers and self.cache.numbers_wanted():
-            self.tables.number += 1
-            self.cache.add_numbers([self.tables.number])
+            self.cache.add_numbers([self.tables.fresh()])
         return fate
 
     # Workers.

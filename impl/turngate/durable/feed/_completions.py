@@ -22,7 +22,7 @@ _DIGITS: Final = 19
 
 
 class LedgerCursor(NamedTuple):
-    """A place among the completions of an epoch, with later ones that were passed all the same."""
+    """A place among the completions of an epoch, with later ones that were passed already."""
 
     epoch: str
     at: Place

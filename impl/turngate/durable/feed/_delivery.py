@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from turngate._events import RunComplete, Subscription
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from turngate._events import Delta, Event, Note, Subscribers
     from turngate.durable._ledger import ReadPoint
@@ -24,18 +24,19 @@ _COMPLETE_RUNS: Final = 4_096
 
 
 class Beginning(NamedTuple):
-    """Where a subscription begins: after what could be read at some moment, except steps under way then."""
+    """Where a subscription begins: after what could be read at some moment, or at a step under way then."""
 
     moment: ReadPoint
-    under_way: frozenset[int]
+    under_way: Mapping[str, int]
+    """By session, the lowest position of the steps of this process that were under way then."""
 
-    def is_behind(self, position: int) -> bool:
-        """Return whether the position is before the beginning."""
-        return self.moment.has(position) and position not in self.under_way
+    def is_behind(self, session_id: str, position: int) -> bool:
+        """Return whether what the session has at the position is before the beginning."""
+        return self.moment.has(position) and position < self.under_way.get(session_id, math.inf)
 
     def first(self) -> int:
         """Return the lowest position at which there may be something to deliver."""
-        return min(self.moment.horizon, self.moment.until, *self.under_way)
+        return min(self.moment.horizon, self.moment.until, *self.under_way.values())
 
 
 class Gap(NamedTuple):
@@ -71,7 +72,7 @@ class Delivery:
         yield from self.subscribers.to_moves
 
     def receivers(self, event: Event | Gap, *, for_hook: bool) -> Iterator[Subscription]:
-        """Yield the subscriptions for an event; a RunComplete for a hook goes only to those with moves."""
+        """Yield the subscriptions for an event; a RunComplete for a hook goes only to those with `moves`."""
         if isinstance(event, RunComplete | Gap) and not for_hook:
             yield from self.subscribers.to_completes.receivers(event.session_id)
         yield from self.subscribers.to_moves.receivers(event.session_id)
@@ -85,10 +86,10 @@ class Delivery:
                 del self.complete_runs[next(iter(self.complete_runs))]
         for subscription in self.receivers(event, for_hook=for_hook):
             beginning = self.beginnings.get(subscription)
-            if beginning is not None and beginning.is_behind(position):
+            if beginning is not None and beginning.is_behind(event.session_id, position):
                 continue
             if isinstance(event, Gap):
-                subscription.cut_off(f"the RunComplete of run {event.run_id} was purged before it was told")
+                subscription.cut_off(f"the RunComplete of run {event.run_id} was purged before it was sent")
             else:
                 subscription.receive(event)
 
@@ -134,7 +135,7 @@ class Delivery:
         for subscription in self:
             beginning = self.beginnings.get(subscription)
             if beginning is None or position >= beginning.first():
-                subscription.cut_off("RunCompletes or moves were purged before they were told")
+                subscription.cut_off("RunCompletes or decisions were purged before they were sent")
 
     def cut_off(self, why: str) -> None:
         """Cut off every subscription."""

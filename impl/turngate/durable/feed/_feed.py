@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import weakref
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from turngate._core import moved
 from turngate._errors import DispatcherClosed, TurngateError
@@ -21,7 +22,7 @@ from turngate.durable.feed._relay import StreamRelay
 
 if TYPE_CHECKING:
     from asyncio import Future, Task
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
     from typing import Any
 
     from turngate._events import Delta, Event, Note
@@ -85,13 +86,26 @@ class _Joiner:
     moment: ReadPoint | None = None
 
 
+class Start(NamedTuple):
+    """Where a subscription begins, in terms of `completions`."""
+
+    cursor: str
+    """A cursor before everything that the subscription delivers."""
+    beginning: Beginning
+
+    def brings(self, cursor: str, session_id: str) -> bool:
+        """Return whether the subscription delivers the RunComplete of the session that has this cursor."""
+        return not self.beginning.is_behind(session_id, LedgerCursor.parse(cursor).at[0])
+
+
 class Feed:
     """Delivers to the subscribers of one process what all processes do.
 
     A subscription begins at a moment that the ledger names, which takes a while. Steps that this process
     sends after `subscribe` wait until that moment is known, so they come after it. Steps that were under way
-    at `subscribe` are delivered even if they were saved before the moment: a run that this process believed
-    to be in flight when the subscription was made completes within the subscription.
+    at `subscribe` are delivered even if they were saved before the moment, and so is what any process did to
+    their sessions after them: a run that this process believed to be in flight when the subscription was made
+    completes within the subscription.
 
     has_hook  says whether an `on_complete` of this process waits for the RunComplete of a run
     """
@@ -145,7 +159,7 @@ class Feed:
             )
         return subscription
 
-    async def beginning(self, subscription: Subscription) -> Callable[[str], bool]:
+    async def beginning(self, subscription: Subscription) -> Start:
         """Wait for the beginning of a subscription; see `DurableDispatcher.beginning`."""
         loop = self._loop.check_loop()
         while subscription not in self.delivery.beginnings:
@@ -153,7 +167,8 @@ class Feed:
                 raise DispatcherClosed("the subscription was closed before it had begun")
             await self._joined.wait(loop)
         beginning = self.delivery.beginnings[subscription]
-        return lambda cursor: not beginning.is_behind(LedgerCursor.parse(cursor).at[0])
+        before = LedgerCursor(await self._ledger.epoch(), (beginning.first() - 1, BEHIND))
+        return Start(str(before), beginning)
 
     def completions(self, after: str | None, until: str | None) -> LedgerCompletions:
         """Return the completions of all processes; see `DurableDispatcher.completions`."""
@@ -229,7 +244,7 @@ class Feed:
             except Exception as exc:  # the ledger cannot be reached, or is broken; either may be temporary
                 self._fail_joining(exc)
                 if not self._news.closed and not isinstance(exc, LedgerGone):
-                    log_error(exc, "subscribers are not told yet what happens on the ledger")
+                    log_error(exc, "the events of the ledger cannot be delivered yet")
             # A transaction that is open elsewhere may hold the horizon back for a long time.
             pause = _SHORTEST if horizon != reached else min(2 * pause, _LONGEST)
             reached = horizon
@@ -285,7 +300,7 @@ class Feed:
         return event.run_id in self.hooked or self._has_hook(event.run_id)
 
     async def _events_of(self, steps: list[HistoryStep]) -> list[tuple[int, Event | Gap]]:
-        """Return the moves and RunCompletes of these steps, with their positions."""
+        """Return the decisions and RunCompletes of these steps, with their positions."""
         entries = [(step, entry) for step in steps for entry in step.entries]
         completed = [entry["run"] for _, entry in entries if entry["event"] == "complete"]
         found = await self._ledger.find(completed) if completed else []
@@ -345,27 +360,32 @@ class Feed:
             known, self._moment_known = self._moment_known, None
             known.set_result(None)
 
-    async def _saved_of(self, steps: list[PendingStep]) -> frozenset[int]:
-        """Return the positions of those steps that were saved.
+    async def _saved_of(self, steps: list[PendingStep]) -> dict[str, int]:
+        """Return the lowest position at which one of these steps was saved, by session.
 
         If the answer to a step is lost, its position is unknown, but the runs that it completed can be found.
         """
-        positions = {await step.result() for step in steps}
-        in_doubt = {run_id for step in steps if not step.position for run_id in step.completes}
-        if in_doubt:
-            positions |= {known.position for known in await self._ledger.find([*in_doubt])}
-        return frozenset(positions) - {0}
+        lowest: dict[str, int] = {}
+        for step in steps:
+            position = await step.result()
+            if not position and step.completes:
+                found = await self._ledger.find([*step.completes])
+                position = min((known.position for known in found), default=0)
+            if position:
+                lowest[step.session_id] = min(position, lowest.get(step.session_id, position))
+        return lowest
 
-    async def _missed(self, subscription: Subscription, under_way: frozenset[int]) -> list[Event]:
-        """Return the events at these positions that were delivered before the subscription could begin."""
+    async def _missed(self, subscription: Subscription, under_way: Mapping[str, int]) -> list[Event]:
+        """Return the events from these positions on that were delivered before the subscription began."""
         missed: list[Event] = []
         at = self._at or (-1, -1)
-        for position in sorted(each for each in under_way if each <= at[0]):
-            _, _, steps = await self._ledger.history_after((position - 1, BEHIND), _PAGE)
+        place: Place = (min(under_way.values(), default=at[0] + 1) - 1, BEHIND)
+        while place < at:
+            _, _, steps = await self._ledger.history_after(place, _PAGE)
             mine = [
                 step
                 for step in steps
-                if step.position == position
+                if step.position >= under_way.get(step.session_id, math.inf)
                 and step[:2] <= at
                 and subscription.session_id in (None, step.session_id)
             ]
@@ -373,6 +393,7 @@ class Feed:
                 is_complete = isinstance(event, RunComplete) and not self._is_for_hook(event)
                 if not isinstance(event, Gap) and (subscription.moves or is_complete):
                     missed.append(event)
+            place = steps[-1][:2] if len(steps) == _PAGE else at
         return missed
 
     # Closing, in this order.
@@ -406,8 +427,8 @@ class Feed:
                 if answer_within is not None or loop.time() >= deadline:
                     break
             await asyncio.sleep(_PAUSE)
-        log_error(None, "subscribers are not told the last of what this process has done: %s", why)
-        self.delivery.cut_off(f"the dispatcher was closed before everything was told: {why}")
+        log_error(None, "subscribers miss the last events of this process: %s", why)
+        self.delivery.cut_off(f"the dispatcher was closed before everything was delivered: {why}")
 
     def stop(self) -> None:
         """Stop reading: the ledger is about to be closed."""

@@ -98,7 +98,7 @@ class StreamRelay:
             except LedgerUnavailable:
                 pass  # listeners will notice that it is missing
             except Exception as exc:
-                log_error(exc, "what turns have streamed could not be relayed")
+                log_error(exc, "the text and notes of turns could not be relayed")
 
     async def end_turn(self, run_id: str) -> None:
         """Send the last of what a turn has streamed, and wait a short time for that."""
@@ -128,7 +128,7 @@ class StreamRelay:
         try:
             self._ledger.on_relay(heard)
         except BaseException as exc:  # only what is streamed elsewhere is missing
-            log_or_propagate(exc, "listening to other processes, or no longer, raised")
+            log_or_propagate(exc, "starting or ending to listen to other processes raised")
 
     def on_message(self, message: str) -> None:
         """Deliver what another process has sent."""
@@ -136,7 +136,7 @@ class StreamRelay:
             for item in json.loads(message):
                 self._receive(*item)
         except Exception as exc:
-            log_error(exc, "what another process has sent makes no sense")
+            log_error(exc, "a message of another process is invalid")
 
     def _receive(self, session_id: str, run_id: str, number: int, what: str, *data: Any) -> None:
         offset, note = self._expected.pop(run_id, (None, None))

@@ -67,7 +67,7 @@ async function reread(id) {
 
 const watching = new Set();
 
-// Wait until something that was asked for has also been told, but not for ever.
+// Wait until something that was asked for has also been told, but not forever.
 function told(condition) {
   return new Promise(done => {
     const look = () => { if (condition()) finish(); };

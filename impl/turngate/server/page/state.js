@@ -53,7 +53,7 @@ export class Known {
     return found.sort((one, other) => one.seq - other.seq);
   }
 
-  // What waits, in line order.
+  // The waiting runs, in the order of their positions.
   line(session, ...states) {
     return this.of(session, ...states).sort((one, other) => one.rank - other.rank);
   }
@@ -108,7 +108,7 @@ export class Known {
 
   handoff(data) {
     const run = this.run(data.run_id, data.session_id);
-    this.tell(run.session, 'is next in line: its turn begins', run);
+    this.tell(run.session, 'is next: its turn begins', run);
     this.begin(run);
   }
 
@@ -163,7 +163,7 @@ export class Known {
     others.splice(at < 0 ? others.length : at, 0, run);
     others.forEach((each, index) => { each.rank = ranks[index]; });
     const before = this.runs.get(data.before);
-    this.tell(run.session, before ? `is moved before “${before.prompt ?? before.id}”` : 'is moved to the end of the line', run);
+    this.tell(run.session, before ? `is moved before “${before.prompt ?? before.id}”` : 'is moved to the last position', run);
   }
 
   edit(data) {
@@ -248,7 +248,7 @@ export class Known {
       Object.assign(run, {prompt: each.prompt || run.prompt, seq: each.seq, rank: each.seq, held: each.held});
       this.move(run, each.state);
     }
-    // What waits gets its sequence numbers as ranks, in the order of the line: what is accepted later is behind.
+    // What waits gets its sequence numbers as ranks, in the order of their positions: what is accepted later is behind.
     const line = view.waiting.map(id => this.runs.get(id));
     const ranks = line.map(run => run.seq).sort((one, other) => one - other);
     line.forEach((run, index) => { run.rank = ranks[index]; });

@@ -1,4 +1,4 @@
-// A promise-based mutex: it lets the next in before whoever held it hears that it has ended.
+// A promise-based mutex: it lets the next in before the holder learns that its turn has ended.
 import { serve } from '../../../../ports/node/index.mjs';
 
 await serve((port) => {

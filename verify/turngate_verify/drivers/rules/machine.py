@@ -17,7 +17,7 @@ CUT_OFF = "a subscriber is cut off"
 
 
 class TurngateRules(LineRules, HookActions, SubscriberRules, RunnerRules, StoreRules, LoopRules):
-    """The state machine that Hypothesis runs: everything that anybody can do to a dispatcher."""
+    """The state machine that Hypothesis runs: everything that can be done to a dispatcher."""
 
     def teardown(self) -> None:
         """Let everything come to its end, unless something is broken already."""
