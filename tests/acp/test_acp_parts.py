@@ -18,6 +18,7 @@ from dispatching import in_loop
 from surroundings import ROOT
 from turngate import Delta, Dispatcher, DispatcherClosed, Moved, QueueFull, RunComplete, State
 from turngate.acp import PeerError
+from turngate.acp._content import CHUNK
 from turngate.acp._outbox import Outbox
 from turngate.acp._peer import Prompt, Questions
 from turngate.acp._server import AcpServer, as_error
@@ -271,5 +272,5 @@ async def test_what_a_client_does_not_read_is_given_up_in_the_end() -> None:
 def test_the_limits_are_those_of_the_specification() -> None:
     said = (ROOT / "docs" / "spec" / "acp.md").read_text(encoding="utf-8")
     limits = (wire_module.LINE_LIMIT, wire_module.UNSENT_LIMIT, server_module.PROMPTS_LIMIT)
-    for limit in (*limits, outbox_module.UPDATES_LIMIT, outbox_module.CHUNK):
-        assert f"{limit:,} " in said
+    for limit in (*limits, outbox_module.UPDATES_LIMIT, CHUNK):
+        assert f" {limit:,} " in " ".join(said.split())
