@@ -133,6 +133,9 @@ class Conducted:
     def __len__(self) -> int:
         return len(self._part.running)
 
+    def leave_line(self, turn: Any) -> None:
+        self._part.say(f"out of line {turn.fence}")
+
 
 class Bench:
     """A close, and what it closes."""
@@ -293,8 +296,8 @@ async def test_a_turn_whose_runner_was_not_called_goes_to_others_at_once(
     at.turn(4)
     at.later(5, at.part.over, 4)
     await at.closed(finish=9)
-    assert at.part.calls == ["give up 3", "let go of 3", *CLOSED, *TOLD]
-    assert at.part.at("let go of 3") == [0]
+    assert at.part.calls == ["out of line 3", "give up 3", "let go of 3", *CLOSED, *TOLD]
+    assert at.part.at("out of line 3") == at.part.at("let go of 3") == [0]
     assert at.loop.time() == 5
 
 

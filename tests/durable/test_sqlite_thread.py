@@ -571,6 +571,7 @@ def test_a_thread_that_dies_answers_all_that_is_and_will_be_asked(
         first = await at.busy()
         at.problems = [None, None, MemoryError()] if writes else [None, MemoryError()]
         jobs = [at.thread.do(keep(number), writes=True) for number in range(3)]
+        at.thread._jobs.put(None)  # as the end does
         at.go_on()
         unwritten = "LedgerUnavailable"
         in_hand = "OutcomeUnknown" if writes else unwritten  # after its commit, or before it began

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from turngate import AlreadyEntered, QueueFull, SessionBusy, State, UndeclaredMove
-from turngate._core import MOVES, Decided, Phase, RunRecord, SessionCore, TurnRecord
+from turngate import AlreadyEntered, NotRunning, QueueFull, SessionBusy, State, UndeclaredMove
+from turngate._core import MOVES, Decided, Edit, Phase, Queue, RunRecord, SessionCore, TurnRecord
 
 
 class Session:
@@ -462,3 +462,171 @@ def test_accepted_is_never_come_back_to_and_complete_is_terminal() -> None:
 
 def test_phases() -> None:
     assert [phase.value for phase in Phase] == ["waiting", "starting", "running", "settling"]
+
+
+def waiting(seq: int, *, held: bool = False, when_busy: Any = "fold") -> RunRecord:
+    run = RunRecord("s", f"r{seq}", seq, "p", when_busy, State.QUEUED)
+    run.held = held
+    return run
+
+
+def test_a_queue_counts_its_runs_held_ones_and_those_that_are_not_loaded() -> None:
+    queue = Queue(beyond=3)
+    for seq, held in enumerate([False, True, False, True, True]):
+        queue.add(waiting(seq, held=held))
+    assert len(queue) == 2 + 3 + 3
+    assert [run.seq for run in queue.free_in_order()] == [0, 2]
+    assert [run.seq for run in queue.in_order()] == [0, 1, 2, 3, 4]
+    assert len(Queue(beyond=1)) == 1
+
+
+@pytest.mark.parametrize("size", [5, 40])
+def test_ranks_of_runs_that_were_taken_out_of_the_middle_are_swept_once_they_are_most(size: int) -> None:
+    queue = Queue()
+    runs = [waiting(seq) for seq in range(size)]
+    for run in runs:
+        queue.add(run)
+    for left in range(size - 1, 0, -1):
+        before = len(queue._heap)
+        queue.take(runs[left])
+        # Not with each of them: that would cost as much as the whole queue every time.
+        assert len(queue._heap) == (left if before > 2 * left else before)
+    queue.refill(runs[:2])
+    assert queue._heap == [0, 1]
+
+
+def test_a_record_begins_empty_and_shows_what_it_is() -> None:
+    run = RunRecord("s", "r", 4, "p")
+    assert (run.covered, run.held, run.into, run.complete, run.rank) == (False, False, None, None, 4)
+    assert "r" in repr(run)
+    assert "accepted" in repr(run)
+    turn = TurnRecord(run)
+    assert (turn.text, turn.error, turn.kept, turn.is_lost, turn.since) == ("", None, None, False, None)
+    core = SessionCore("s", "msg-")
+    assert (core.covered_accepted, core.mark) == (0, 0)
+
+
+def test_what_a_fold_would_take_ends_at_the_first_run_of_another_kind_and_with_a_cancel() -> None:
+    session = Session()
+    session.enter("lead")
+    session.core.begin(session.turn)
+    folds = [session.enter("a"), session.enter("b")]
+    session.enter("own turn", "queue")
+    session.enter("behind")
+    assert session.core.foldable(session.turn) == folds
+    session.turn.covered = True
+    assert session.core.foldable(session.turn) == []
+
+
+def test_a_cancel_of_an_accepted_run_covers_no_turn() -> None:
+    session = Session()
+    session.enter("lead")
+    run = session.accept("r")
+    assert session.cancel_run(run) == ([run], [])
+    assert not session.turn.covered
+
+
+def test_a_turn_that_waits_for_a_place_is_started_by_a_cancel() -> None:
+    session = Session()
+    run = session.enter("waits")
+    session.turn.phase = Phase.WAITING
+    covered, effects = session.cancel_run(run)
+    assert covered == [run]
+    assert effects == [("start", session.turn)]
+    assert session.turn.phase is Phase.STARTING
+
+
+@pytest.mark.parametrize("phase", [Phase.WAITING, Phase.STARTING, Phase.RUNNING, Phase.SETTLING])
+def test_a_cancel_of_what_waits_leaves_a_turn_alone_once_its_runner_was_called(phase: Phase) -> None:
+    session = Session()
+    run = session.enter("r")
+    session.turn.phase = phase
+    covered, _ = session.core.cancel_run(run, waiting_only=True)
+    is_early = phase in (Phase.WAITING, Phase.STARTING)
+    assert covered == ([run] if is_early else [])
+    assert session.turn.covered == is_early
+
+
+def lines(decided: Decided) -> list[dict[str, Any]]:
+    return [entry.line for entry in decided[1]]
+
+
+def test_what_is_done_to_the_line_is_in_the_journal() -> None:
+    session = Session()
+    session.enter("lead")
+    session.core.begin(session.turn)
+    first, second = session.enter("a"), session.enter("b")
+    *_, held = session.core.stop()
+    assert [line["event"] for line in lines(held)] == ["cancel", "hold"]
+    edited = session.core.edit(first, Edit("other", None, "queue"))
+    assert [line.get("when_busy") for line in lines(edited)] == ["queue"]
+    assert [line.get("when_busy", 0) for line in lines(session.core.edit(first, Edit("x", None)))] == [0]
+    assert lines(session.core.move(first, "last"))[0]["before"] is None
+    assert lines(session.core.move(first, "first"))[0]["before"] == "b"
+    second.into = "lead"
+    _, sent = session.core.send_now(second)
+    resumes = [line for line in lines(sent) if line["event"] == "resume"]
+    assert [line.get("unbinds") for line in resumes] == [True]
+    _, again = session.core.send_now(second)
+    assert ["unbinds" in line for line in lines(again) if line["event"] == "resume"] == [False]
+
+
+def test_runs_that_could_only_have_joined_a_turn_are_cleared_with_its_end() -> None:
+    session = Session()
+    session.enter("lead")
+    session.core.begin(session.turn)
+    turn = session.turn
+    bound = RunRecord("s", "bound", 50, "p")
+    early = RunRecord("s", "early", 51, "p")
+    for run in (bound, early):
+        session.core.accept(run, 99, into="lead")
+    session.core.enter(bound)
+    session.core.end(turn, "text", None, None)
+    decided = session.core.written(turn, session.core.outcome(turn), None)
+    assert decided is not None
+    clears = [line for line in lines(decided) if line["event"] == "clear"]
+    assert [line["runs"] for line in clears] == [["bound"]]
+    assert [run.complete and run.complete.outcome for run in (bound, early)] == ["cleared", "released"]
+
+
+@pytest.mark.parametrize(
+    ("phase", "covered", "why"),
+    [(Phase.WAITING, False, "waits"), (Phase.SETTLING, False, "ended"), (Phase.RUNNING, True, "cancelled")],
+)
+def test_what_cannot_join_a_turn_learns_why(phase: Phase, covered: bool, why: str) -> None:
+    session = Session()
+    session.enter("lead")
+    session.turn.phase, session.turn.covered = phase, covered
+    with pytest.raises(NotRunning, match=why):
+        session.core.accept(RunRecord("s", "late", 9, "p"), 99, into="lead")
+
+
+@pytest.mark.parametrize("error", [None, "why"])
+def test_a_turn_fails_exactly_if_there_is_an_error(error: str | None) -> None:
+    session = Session()
+    run = session.enter("r")
+    session.core.begin(session.turn)
+    session.end(session.turn, error=error)
+    assert run.complete is not None
+    assert run.complete.outcome == ("finished" if error is None else "failed")
+
+
+def test_all_that_waits_counts_for_the_limit() -> None:
+    session = Session()
+    session.enter("lead")
+    for run_id in ("a", "b", "c"):
+        session.enter(run_id)
+    session.accept("d")
+    with pytest.raises(QueueFull, match="4 runs"):
+        session.accept("e", queue_limit=4)
+    session.accept("e", queue_limit=5)
+
+
+@pytest.mark.parametrize("outcome", ["cleared", "failed", "finished", "lost", "released"])
+def test_only_a_cancelled_run_is_cancelled(outcome: Any) -> None:
+    session = Session()
+    session.enter("lead")
+    run = session.enter("r")
+    session.core._complete(run, "drop", outcome)
+    assert run.complete is not None
+    assert not run.complete.cancelled

@@ -33,7 +33,7 @@ UNION ALL
 SELECT {run_columns} FROM run WHERE session_id = ? AND state = 'active' AND state <> 'complete'
 
 -- name: queue
--- The first runs in line that are neither held nor for the active turn alone, all runs if the limit is -1, and those
+-- The first waiting runs that are neither held nor for the active turn alone, all runs if the limit is -1, and those
 -- for the active turn alone, which end with it and must not take the place of its successor.
 SELECT * FROM (
     SELECT {run_columns} FROM run
