@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 
+import turngate.acp._outbox as outbox_module
+import turngate.acp._server as server_module
 import turngate.acp._wire as wire_module
 from acp_agent import agent
 from acp_client import connected
 from dispatching import in_loop
+from surroundings import ROOT
 from turngate import Delta, Dispatcher, DispatcherClosed, Moved, QueueFull, RunComplete, State
 from turngate.acp import PeerError
+from turngate.acp._content import CHUNK
 from turngate.acp._outbox import Outbox
 from turngate.acp._peer import Prompt, Questions
 from turngate.acp._server import AcpServer, as_error
@@ -263,3 +267,10 @@ async def test_what_a_client_does_not_read_is_given_up_in_the_end() -> None:
     await wire.until_lost()
     os.close(source[1])
     os.close(target[0])
+
+
+def test_the_limits_are_those_of_the_specification() -> None:
+    said = (ROOT / "docs" / "spec" / "acp.md").read_text(encoding="utf-8")
+    limits = (wire_module.LINE_LIMIT, wire_module.UNSENT_LIMIT, server_module.PROMPTS_LIMIT)
+    for limit in (*limits, outbox_module.UPDATES_LIMIT, CHUNK):
+        assert f" {limit:,} " in " ".join(said.split())
