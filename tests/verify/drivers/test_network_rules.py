@@ -83,6 +83,12 @@ RIGHT: dict[str, Program] = {
         (("ledger", "odd", 2), False),
         (("order", 2, "fold"), True),
     ],
+    "two turns that start at once in two sessions, and one that folds": [
+        (("submit", 1, "s", "queue"), False),
+        (("submit", 0, "t", "fold"), True),
+        (("order", 0, "end"), True),
+        (("together", 0, "t"), True),
+    ],
     "a turn that was taken over, and whose process is killed": [
         (("stream", 1, "s"), True),
         (("submit", 1, "s", "queue"), True),

@@ -168,6 +168,8 @@ class NetworkWorld:
         self.tables = Tables(now=self.loop.time) if self.has_ledger else None
         self.processes: list[Process] = []
         self.players: dict[tuple[int, str], Player] = {}
+        self.failed_folds: set[str] = set()
+        """The runs whose runner asked for follow-ups, and got an exception."""
         self.asked: list[Asked] = []
         self.lines: list[tuple[int, dict[str, Any]]] = []
         """What runners saw, with the number of the process."""
@@ -373,7 +375,12 @@ class NetworkWorld:
 
     async def _fold(self, process: Process, turn: Turn) -> None:
         call = self.stamp()
-        for run in await turn.fold():
+        try:
+            taken = await turn.fold()
+        except BaseException:  # what it was to take in may be saved all the same
+            self.failed_folds.add(turn.run.run_id)
+            raise
+        for run in taken:
             line = {"event": "fold", "run": run.run_id, "into": turn.run.run_id}
             self.lines.append((process.process, {**line, "call": call, "return": self.stamp()}))
             self.reached.add("fold")
@@ -648,12 +655,10 @@ class NetworkWorld:
         for number, line in self.lines:
             if number in numbers and line["event"] != "covers":
                 told.append(line)
-        folded = {line["run"] for line in told if line["event"] == "fold"}
         for (of_life, run), known in self.completes.items():
             if of_life == life and run in accepted:
                 complete = known.complete
-                if complete.folded_into is not None and run not in folded:
-                    # It was saved, and the runner was never told: its call to fold has failed.
+                if complete.folded_into in self.failed_folds:
                     line = {"event": "fold", "run": run, "into": complete.folded_into}
                     told.append({**line, "call": began, "return": known.at})
                 line = {"event": "complete", "run": run, "cancelled": complete.cancelled}

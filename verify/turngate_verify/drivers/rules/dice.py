@@ -1,9 +1,9 @@
 """Dice for Hypothesis: what is drawn depends on a seed, and on nothing else.
 
-Left to itself, Hypothesis also draws constants that it finds in the modules that
-are loaded, so that the same seed gave other examples in a process that had made
-other checks before. It also repeats and varies what it has drawn, which takes as
-long as the examples themselves and reaches no more.
+Left to itself, Hypothesis may also draw constants that it finds in the modules
+that are loaded, so that the same seed can give other examples in a process that
+has made other checks before. It also repeats and varies what it has drawn, which
+takes as long as the examples themselves and reaches no more.
 """
 
 from __future__ import annotations
