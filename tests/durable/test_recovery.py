@@ -12,7 +12,7 @@ import pytest
 import turngate.durable._recovery as recovery_module
 from dispatching import in_loop, steps
 from turngate import RunComplete, State
-from turngate._core import RUNNING, WAITING
+from turngate._core import RUNNING, SETTLING, WAITING
 from turngate.durable import LedgerUnavailable
 from turngate.durable._ledger import LedgerGone, Orphans
 from turngate.durable._records import Ask
@@ -239,10 +239,10 @@ def owned(fence: int, phase: Any = RUNNING, *, is_asked: bool = False, is_over: 
 @in_loop
 async def test_turns_are_covered_or_given_up_according_to_the_record() -> None:
     told = Told()
-    told.owned = {1: owned(1), 2: owned(2), 3: owned(3), 4: owned(4, WAITING)}
+    told.owned = {1: owned(1), 2: owned(2), 3: owned(3), 4: owned(4, WAITING), 5: owned(5, SETTLING)}
     told.on_record = [SimpleNamespace(fence=1, covered=False), SimpleNamespace(fence=2, covered=True)]
     await recovery_of(told)._look_at_turns()
-    assert told.calls == [("turns", 1), ("cover", 2, 1), ("give up", 3)]
+    assert told.calls == [("turns", 1), ("cover", 2, 1), ("give up", 3), ("give up", 4)]
 
 
 @pytest.mark.parametrize("meanwhile", ["over", "an older name", "a newer name"])

@@ -152,8 +152,8 @@ def test_a_lock_is_in_place_as_long_as_others_can_see_it(
     [
         ("open", "no lock file can be made beside"),
         ("flock", "cannot be locked"),
-        ("held", "do not last"),
-        ("there", "do not last"),
+        ("held", "lock files beside"),
+        ("there", "lock files beside"),
     ],
 )
 def test_a_lock_that_cannot_be_taken_raises_and_leaves_nothing_behind(

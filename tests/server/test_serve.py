@@ -178,7 +178,7 @@ REFUSED = {
     "refused_runners.py:plain": ("is not a runner", "it must be an async function or async generator"),
     "--token-file nowhere": ("'--token-file'", "'nowhere' does not exist"),
     "--token-file folder.py": ("'--token-file'", "is a directory"),
-    "--token-file no_token": ("there is no token in no_token", "a token file has the token and nothing else"),
+    "--token-file no_token": ("no_token", "a token file has the token and nothing else"),
     "--token-file bytes": ("bytes is not a text file", "a token file has the token and nothing else"),
     "--token-file two_words": ("the token in two_words", "must be one word"),
     "--ledger nowhere/runs.db": ("the ledger cannot be opened", "does not exist"),

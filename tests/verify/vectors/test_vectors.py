@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from functools import cache
+from typing import Any
 
 import pytest
 import turngate_itself
@@ -16,6 +17,7 @@ from turngate import Dispatcher
 from turngate_model import DESIGNS, Property
 from turngate_model.designs import SMALL_FLAWS
 from turngate_verify.conform import JUDGED, Command, Features, Subject, Wrote, written
+from turngate_verify.conform.port import SubjectHangs
 from turngate_verify.drivers.sabotage import SABOTAGES
 from turngate_verify.vectors import (
     FLAWS,
@@ -49,6 +51,16 @@ def of(dispatcher: type[Dispatcher]) -> Callable[[], Subject]:
             self.dispatcher._home._warns_if_dropped = False  # a broken one may never come to its close
 
     return Ours
+
+
+def never_closed(make: Any) -> Callable[[], Subject]:
+    """Return what makes the same subjects, whose dispatchers are not closed in the end."""
+
+    class NeverClosed(make):  # type: ignore[misc]
+        async def do_close(self) -> None:
+            pass
+
+    return NeverClosed
 
 
 def refuting(make: Callable[[], Subject], vectors: list[Vector]) -> list[Vector]:
@@ -145,15 +157,24 @@ def test_every_sabotage_that_the_port_can_show_is_refuted_by_vectors_that_say_so
 def showing(name: str, vectors: list[Vector]) -> list[Vector]:
     """Return the vectors that refute a sabotage which they should not be able to show.
 
-    The one that keeps its sessions takes them for busy ones, so a prompt in the mode `reject` can tell.
+    The one that keeps its sessions takes them for busy ones, so a prompt in the mode `reject` can tell, and
+    so can its close, which waits for them: it is left out here.
     """
-    refuted_in = refuting(of(SABOTAGES[name].make), vectors)
+    make = of(SABOTAGES[name].make)
+    refuted_in = refuting(never_closed(make) if name == "leaky-session" else make, vectors)
     return [vector for vector in refuted_in if name != "leaky-session" or "reject" not in vector.needs]
 
 
 @pytest.mark.parametrize("name", UNSHOWN)
 def test_the_other_sabotages_are_refuted_by_none(name: str) -> None:
     assert showing(name, VECTORS) == []
+
+
+def test_the_close_of_one_that_keeps_its_sessions_hangs() -> None:
+    subject = of(SABOTAGES["leaky-session"].make)()
+    subject.accept("s", "a")
+    with pytest.raises(SubjectHangs):
+        subject.close()
 
 
 @pytest.mark.parametrize("flaw", PLAIN_FLAWS)

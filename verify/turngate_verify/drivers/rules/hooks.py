@@ -43,7 +43,7 @@ class HookActions(RefusalsExpected):
         act, _, moment = does.rpartition(" ")
         if moment == "now":
             self._act(act, complete)
-        elif moment == "later":
+        elif moment == "later" and not self.world.loop.is_closed():  # it is when an old turn is collected
             self.world.loop.create_task(self._act_later(act, complete), name=f"hook of {complete.run_id}")
 
     async def _act_later(self, act: str, complete: RunComplete) -> None:
