@@ -69,7 +69,11 @@ class Terminal:
                 stderr=errors,
                 text=True,
                 start_new_session=True,
-                env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "COLUMNS": "100"},
+                env={
+                    **{name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"},
+                    "PATH": f"{tools}:{os.environ['PATH']}",
+                    "COLUMNS": "100",
+                },
             )
 
     def here(self, text: str) -> str:
