@@ -58,7 +58,9 @@ async def _lose_the_answer() -> list[str]:
 
     class LosesTheAnswer(httpx2.AsyncBaseTransport):
         def __init__(self) -> None:
-            self._line = httpx2.ASGITransport(app=asgi_app(dispatcher, owns=False))
+            app = asgi_app(dispatcher, owns=False)
+            app._has_lifespan = True  # the world needs none, and no warning that there is none
+            self._line = httpx2.ASGITransport(app=app)
             self.cancels = 0
 
         async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
