@@ -14,7 +14,7 @@ from turngate import Delta, Moved, RunComplete, State, TurngateError
 from turngate.cli.screen import PlainScreen, TerminalScreen
 from turngate.cli.targets import read_token
 from turngate.client import Client, EventStream, Gap, RemoteEvent, Snapshot
-from turngate.client._calls import is_address
+from turngate.client._client import is_address
 
 _SHOWN = 30
 """Characters of a waiting prompt that are shown."""

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any, Final
-from urllib.parse import quote
 
 import httpx2
 
@@ -230,12 +229,3 @@ def _is_answer(error: TurngateError) -> bool:
 
 def _unknown(method: str, path: str) -> OutcomeUnknown:
     return OutcomeUnknown(f"{method} {path} was sent, but its answer was lost; it may have been carried out")
-
-
-def is_address(url: str, segment: str = "") -> bool:
-    """Return whether a server can be reached under this URL, with one more segment of a path."""
-    try:
-        named = httpx2.URL(url + quote(segment, safe=""))
-    except (httpx2.InvalidURL, ValueError):  # a ValueError for what is not Unicode
-        return False
-    return named.scheme in ("http", "https") and bool(named.host) and (named.port or 1) in range(1, 65_536)

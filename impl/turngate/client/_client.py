@@ -321,3 +321,12 @@ def _check_options(call: str, options: PromptOptions) -> None:
             raise TypeError(f"{call}() got an unexpected keyword argument {name!r}")
         if name == "on_complete" and value is not None:
             raise TypeError(f"{name} cannot be sent to a server")
+
+
+def is_address(url: str, segment: str = "") -> bool:
+    """Return whether a server can be reached under this URL, with one more segment of a path."""
+    try:
+        named = httpx2.URL(url + quote(segment, safe=""))
+    except (httpx2.InvalidURL, ValueError):  # a ValueError for what is not Unicode
+        return False
+    return named.scheme in ("http", "https") and bool(named.host) and (named.port or 1) in range(1, 65_536)
