@@ -43,8 +43,8 @@ def parameters(item: pytest.Function) -> list[object]:
 
 @pytest.hookimpl(optionalhook=True)  # `make mutants` does without xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """Start one and a half workers per core, for many tests wait for processes, sockets and clocks."""
-    return max(2, (os.cpu_count() or 1) * 3 // 2)
+    """Start two workers per core, for many tests wait for processes, sockets and clocks."""
+    return 2 * (os.cpu_count() or 1)
 
 
 def pytest_collection_finish() -> None:

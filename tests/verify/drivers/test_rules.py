@@ -21,7 +21,7 @@ from turngate_verify.drivers.rules.search import TO_REACH, rules_of, run_rules
 from turngate_verify.drivers.sabotage import LeakySession, PendingFlag, SilentDrop, StrandedQueue
 from turngate_verify.world.expecting import Broken
 
-for name, examples in {"quick": 150, "ci": 3_000, "deep": 30_000}.items():
+for name, examples in {"quick": 75, "ci": 3_000, "deep": 30_000}.items():
     settings.register_profile(
         f"turngate-{name}",
         max_examples=examples,
