@@ -55,6 +55,11 @@ class Part:
         if trouble is not None:
             raise trouble
 
+    def end_step(self) -> None:
+        """End the one step that is under way."""
+        self.under_way = 0
+        self.idle.wake()
+
     def at(self, what: str) -> list[float]:
         """Return when it was asked for that."""
         return [time for call, time in zip(self.calls, self.times, strict=True) if call == what]
@@ -463,17 +468,12 @@ async def test_a_step_that_ends_with_its_ledger_is_waited_for(
     at: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     at.part.under_way = 1
-
-    def ends() -> None:
-        at.part.under_way = 0
-        at.part.idle.wake()
-
     close = at.part.close
 
     async def closing() -> None:
         await close()
         if at.part.calls[-1] == "close ledger":
-            at.later(0.5, ends)
+            at.later(0.5, at.part.end_step)
 
     at.part.close = closing  # type: ignore[method-assign]  # then the step learns of it
     await at.closed()
@@ -485,12 +485,7 @@ async def test_a_step_that_is_answered_late_is_waited_for(
     at: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     at.part.under_way = 1
-
-    def ends() -> None:
-        at.part.under_way = 0
-        at.part.idle.wake()
-
-    at.later(_close._PATIENCE - 1, ends)
+    at.later(_close._PATIENCE - 1, at.part.end_step)
     await at.closed()
     assert at.part.calls == CLOSED + TOLD
     assert at.loop.time() == _close._PATIENCE - 1

@@ -691,7 +691,7 @@ async def test_a_subscription_that_was_dropped_before_it_began_holds_nothing_up(
     gc.collect()
     assert await feed._read() == _feed._EVERYTHING
     assert (feed.joining, feed.is_joining(), len(feed.delivery.beginnings)) == ([], False, 0)
-    assert not ledger.tables.listeners  # nobody wants to hear what turns stream elsewhere
+    assert not ledger.tables.listeners  # no subscriber is left for what turns stream elsewhere
 
 
 @in_loop

@@ -91,17 +91,17 @@ def test_a_socket_without_a_listener_is_removed_and_the_next_process_hears_all(t
     @in_loop
     async def check() -> None:
         heard: asyncio.Queue[str] = asyncio.Queue()
-        dead = tmp_path / f"ledger.db-relay-{'0' * 16}"  # nobody closed it: its process was killed
+        dead = tmp_path / f"ledger.db-relay-{'0' * 16}"  # left open by a process that was killed
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
             receiver.bind(str(dead))
         no_socket = tmp_path / f"ledger.db-relay-{'1' * 16}"
-        no_socket.write_text("somebody else's")
+        no_socket.write_text("another program's")
         listener, sender = (Relay(tmp_path / "ledger.db") for _ in range(2))
         listener.listen(heard.put_nowait)
         sender.send(["first", "second"])
         assert (await heard.get(), await heard.get()) == ("first", "second")
         assert not dead.exists()
-        assert no_socket.read_text() == "somebody else's"
+        assert no_socket.read_text() == "another program's"
         listener.stop()
 
     check()

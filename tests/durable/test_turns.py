@@ -73,7 +73,7 @@ class Told:
 
     @staticmethod
     def finished(fn: Any) -> tuple[Any, ...]:
-        """Return with which result a turn is to be finished."""
+        """Return the result with which a step finishes the turn."""
         found: list[tuple[Any, ...]] = []
         fn(SimpleNamespace(finish=lambda *about: found.append(about)))
         return found[0]

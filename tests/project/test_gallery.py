@@ -90,7 +90,7 @@ def test_the_page_names_no_place_of_the_machine_that_made_it() -> None:
 
 def result(**verdicts: str) -> dict[str, Any]:
     told = {
-        str(each): {"verdict": verdicts.get(each, "holds"), "checks": {}, "why": "nobody looked"}
+        str(each): {"verdict": verdicts.get(each, "holds"), "checks": {}, "why": "not looked for"}
         for each in JUDGED
     }
     for said in told.values():
@@ -128,7 +128,7 @@ def test_what_cannot_be_judged_is_no_finding_and_says_why() -> None:
     assert "| LAST_WORD |" not in told
     assert "**LAST_WORD**" not in told
     assert "LAST_WORD (of the wire)" in told
-    assert "FIFO (nobody looked)" in told
+    assert "FIFO (not looked for)" in told
 
 
 def test_a_peer_that_cannot_be_had_stays_open() -> None:

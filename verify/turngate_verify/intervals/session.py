@@ -178,7 +178,7 @@ class SessionState:
         session, run = self._session, line.run
         for each in (run, line.before):
             if each and each not in session.states:
-                late = f"{run} is to be {line.kind}d, but {each} does not wait: it should be refused"
+                late = f"the {line.kind} of {run} should be refused, because {each} is not waiting"
                 broken = Property.AS_EDITED if line.kind == "edit" else Property.DECLARED_MOVE
                 return [Violation(broken, late)]
         return session.observe(Edit(run, foldable=True) if line.kind == "edit" else Move(run, line.before))
