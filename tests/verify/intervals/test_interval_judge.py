@@ -311,3 +311,22 @@ def test_a_held_run_must_not_start_and_a_prompt_for_one_turn_is_cleared_with_it(
     cleared = at(3, "complete", run="b", cancelled=False, error="cleared")
     assert judged([*begin, bound, done[0], cleared, WHOLE]).verdict == "holds"
     assert judged([*begin, bound, *done]).verdict == "violated"
+
+
+@pytest.mark.parametrize(
+    ("late", "broken"),
+    [({"event": "edit"}, Property.AS_EDITED), ({"event": "move", "before": None}, Property.DECLARED_MOVE)],
+)
+def test_what_changes_a_complete_run_should_have_been_refused(late: dict[str, Any], broken: Property) -> None:
+    (breach,) = judged(
+        [
+            {"event": "accept", "session": "s", "run": "a", "call": 1, "return": 2},
+            {"event": "start", "run": "a", "at": 3},
+            {"event": "ended", "run": "a", "at": 4},
+            {"event": "complete", "run": "a", "cancelled": False, "call": 4, "return": 5},
+            {**late, "run": "a", "call": 6, "return": 7},
+            WHOLE,
+        ]
+    ).breaches
+    assert breach.broken is broken
+    assert f"{late['event']} of a" in breach.what
